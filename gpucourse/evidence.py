@@ -1,0 +1,181 @@
+"""Figures that say where they come from, and the table that sets a prediction beside a measurement."""
+
+import html
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpucourse.errors import BadInput, unknown
+from gpucourse.settings import settings
+
+KINDS = ("computed", "dry run", "measured", "simulated", "recorded", "published")
+GUESS = "your guess"
+
+# The instants of a training step at which memory can peak, in the order in which they come.
+INSTANTS = ("forward", "loss", "last block", "first block", "embedding", "step")
+STATES = ("weights", "gradients", "optimizer")
+REST = "activations and temporaries"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number: its unit, its kind of evidence, the device where there is one, and the formula, paper or file."""
+
+    name: str
+    value: float
+    unit: str
+    kind: str
+    device: str = ""
+    source: str = ""
+
+    def __post_init__(self):
+        if self.kind not in (*KINDS, GUESS):
+            raise unknown(f"figure {self.name!r}: kind of evidence", self.kind, KINDS)
+        if self.kind in ("measured", "recorded") and not self.device:
+            raise BadInput(f"figure {self.name!r} is {self.kind}: it must name its device")
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Figures of one kind from one place: a column of a comparison."""
+
+    kind: str
+    figures: tuple[Figure, ...]
+    device: str = ""
+
+    def readings(self) -> "Readings":
+        return self
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes by category at the highest moment of each instant of one training step.
+
+    at: {instant: {category: bytes}}. Instants that this source cannot tell apart are absent.
+    also: other figures in bytes, such as a process's high-water mark.
+    """
+
+    at: Mapping[str, Mapping[str, int]]
+    kind: str
+    device: str = ""
+    source: str = ""
+    also: Mapping[str, float] = field(default_factory=dict)
+
+    def total(self, instant: str) -> int:
+        return sum(self.at[instant].values())
+
+    @property
+    def peak_at(self) -> str:
+        return max(self.at, key=self.total)
+
+    @property
+    def peak(self) -> int:
+        return self.total(self.peak_at)
+
+    def readings(self, unit: str = "GiB") -> Readings:
+        """The peak, each instant, and the categories at the peak."""
+        scale = {"GiB": 1024**3, "MiB": 1024**2, "bytes": 1}[unit]
+        top = self.at[self.peak_at]
+        values = {"peak allocated": self.peak}
+        values |= {f"at {instant}": self.total(instant) for instant in INSTANTS if instant in self.at}
+        if set(top) >= set(STATES):
+            values |= {name: top[name] for name in STATES}
+            values[REST] = self.peak - sum(top[name] for name in STATES)
+        values |= self.also
+        figures = (Figure(k, v / scale, unit, self.kind, self.device, self.source) for k, v in values.items())
+        return Readings(self.kind, tuple(figures), self.device)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The learner's guess, what was computed and what was seen, side by side."""
+
+    columns: tuple[Readings, ...]
+
+    def rows(self) -> list[tuple[str, str, list[float | None]]]:
+        """(name, unit, value in each column or None), in the order in which names first appear."""
+        names = {(f.name, f.unit): None for column in self.columns for f in column.figures}
+        tables = [{(f.name, f.unit): f.value for f in column.figures} for column in self.columns]
+        return [(name, unit, [table.get((name, unit)) for table in tables]) for name, unit in names]
+
+    def off(self, values: list[float | None]) -> float | None:
+        """How far the last column's value is from the first prediction that is not the guess, as a fraction."""
+        known = [v for column, v in zip(self.columns, values, strict=True) if v is not None and column.kind != GUESS]
+        if len(known) < 2 or not known[0]:
+            return None
+        return known[-1] / known[0] - 1
+
+    def table(self) -> list[list[str]]:
+        head = ["", *(column.kind for column in self.columns), "unit", "off"]
+        body = []
+        for name, unit, values in self.rows():
+            off = self.off(values)
+            body.append([name, *("–" if v is None else number(v) for v in values), unit,
+                         "" if off is None else f"{off:+.1%}".replace("%", " %")])
+        foot = ["", *(column.device for column in self.columns), "", ""]
+        return [head, *body] + ([foot] if any(foot) else [])
+
+    def __str__(self) -> str:
+        return columns_text(self.table())
+
+    def _repr_html_(self) -> str:
+        return table_html(self.table())
+
+
+def compare(*columns) -> Comparison:
+    """Set figures side by side: a guess, a ledger, a dry run, a measurement, or any Figure or Readings.
+
+    The first column is shown first: pass the learner's guess before what it is held against. A blank guess is shown
+    as a dash. `off` is the last column against the first that is not the guess.
+    """
+    read = []
+    for column in columns:
+        if isinstance(column, Figure):
+            column = Readings(column.kind, (column,), column.device)
+        if not hasattr(column, "readings"):
+            raise BadInput(f"compare was given {type(column).__name__}; it takes guesses, ledgers, dry runs, measurements")
+        read.append(column.readings())
+    for column in read:
+        record(*column.figures)
+    return Comparison(tuple(read))
+
+
+def record(*figures: Figure) -> None:
+    """Append figures to the batch run's evidence, one JSON line each; without a run, do nothing."""
+    now = settings()
+    if now.run is None or not now.lesson:
+        return
+    lines = [json.dumps({"lesson": now.lesson, "name": f.name, "value": f.value, "unit": f.unit, "kind": f.kind,
+                         "device": f.device, "source": f.source}, allow_nan=False)
+             for f in figures if math.isfinite(f.value)]
+    descriptor = os.open(now.run / f"evidence.{now.lesson}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(descriptor, "".join(line + "\n" for line in lines).encode())
+    finally:
+        os.close(descriptor)
+
+
+def number(value: float) -> str:
+    """Whole numbers with separators; others with four significant figures."""
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
+
+
+def columns_text(table: list[list[str]]) -> str:
+    """A table as text: the first column to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    def line(row):
+        first, *rest = row
+        return "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip()
+    return "\n".join(map(line, table))
+
+
+def table_html(table: list[list[str]]) -> str:
+    """A table as plain HTML, which GitHub and JupyterLab both show."""
+    def row(cells, tag):
+        return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
+    head, *body = table
+    return f"<table><thead>{row(head, 'th')}</thead><tbody>{''.join(row(r, 'td') for r in body)}</tbody></table>"
