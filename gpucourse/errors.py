@@ -23,7 +23,9 @@ class BudgetExceeded(CourseError, MemoryError):
 def unknown(what: str, given: object, allowed: Iterable[str]) -> BadInput:
     """The error for a name that is not in a list, with the nearest one that is."""
     allowed = list(allowed)
-    near = difflib.get_close_matches(str(given).lower(), allowed, n=1, cutoff=0.5)
+    given_lower = str(given).lower()
+    longer = [name for name in allowed if given_lower and name.startswith(given_lower)]  # h100 is h100-sxm before v100
+    near = longer or difflib.get_close_matches(given_lower, allowed, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}? " if near else ""
     return BadInput(f"{what} {given!r} is not known; {hint}allowed: {', '.join(allowed)}")
 
