@@ -1,0 +1,60 @@
+"""Run a training step on fake tensors and keep, for each instant, the ledger at its highest moment."""
+
+from collections import Counter
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from gpucourse.catalog import Job, Shape
+from gpucourse.measure.live_storages import LiveStorages
+from gpucourse.models import Training
+from gpucourse.models.instants import in_forward
+
+
+class InstantLedger(LiveStorages):
+    """Bytes by category at the highest moment of each instant.
+
+    What a forward operation makes is an activation; what backward or the optimizer makes is temporary, until it turns
+    out to be a gradient or the optimizer's state.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.instant = None
+        self.at: dict[str, Counter] = {}
+        self.operation_at: dict[str, str] = {}
+
+    def mark(self, instant: str) -> None:
+        self.instant = instant
+        self._keep()
+
+    def tag(self, func) -> str:
+        return "activations" if in_forward() and self.instant not in ("step", "end") else "temporaries"
+
+    def changed(self) -> None:
+        self._keep()
+
+    def _keep(self) -> None:
+        if self.instant in (None, "end"):
+            return
+        if self.live > sum(self.at.get(self.instant, {}).values()):
+            self.at[self.instant] = Counter(self.by_tag)
+            self.operation_at[self.instant] = self.operation
+
+
+def step_ledger(shape: Shape, job: Job) -> InstantLedger:
+    """The second training step of (shape, job) on fake CPU tensors: no memory is allocated, nothing is computed."""
+    with FakeTensorMode():
+        training = Training(shape, job)
+        training.scaler = torch.amp.GradScaler(enabled=False)  # it asks for values, which fake tensors do not have
+        ledger = InstantLedger()
+        for parameter in training.model.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda p: ledger.retag(p.grad, "gradients"))
+        with ledger:
+            ledger.own(training.model)
+            training()
+            ledger.own(training.optimizer)
+            training.follow(ledger.mark)
+            training()
+    return ledger
+

@@ -1,0 +1,35 @@
+"""Say when a training step passes from one instant to the next (evidence.INSTANTS)."""
+
+from collections.abc import Callable
+
+import torch
+
+from gpucourse.models.transformer import Transformer
+
+MIDDLE = "middle blocks"  # between `last block` and `first block`: never the peak, as memory changes linearly there
+
+
+def follow(model: Transformer, mark: Callable[[str], None]) -> None:
+    """Register hooks on `model` that call `mark(instant)` during forward and backward.
+
+    `loss` begins at the final norm and ends when the last block's output has its gradient; each block's own instant
+    begins there. A forward that backward runs again (recompute) marks nothing.
+    """
+
+    def at_gradient(instant: str):
+        def forward_hook(module, inputs, output):
+            if in_forward() and output.requires_grad:
+                output.register_hook(lambda gradient: mark(instant))
+        return forward_hook
+
+    model.norm.register_forward_pre_hook(lambda module, inputs: mark("loss") if in_forward() else None)
+    last = len(model.blocks) - 1
+    for i, block in enumerate(model.blocks):
+        name = "last block" if i == last else "first block" if i == 0 else MIDDLE
+        block.register_forward_hook(at_gradient(name))
+    model.embedding.register_forward_hook(at_gradient("embedding"))
+
+
+def in_forward() -> bool:
+    """True outside of a backward pass on this thread."""
+    return torch._C._current_graph_task_id() == -1

@@ -1,0 +1,87 @@
+"""One training set-up, built from a shape and a job: what dry runs, measurements and lessons all run."""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpucourse.catalog import Job, Shape
+from gpucourse.errors import BadInput
+from gpucourse.models.instants import follow
+from gpucourse.models.transformer import Transformer
+
+OPTIMIZERS: dict[str, Callable] = {
+    "adamw": lambda parameters, **how: torch.optim.AdamW(parameters, lr=3e-4, **how),
+    "momentum": lambda parameters, **how: torch.optim.SGD(parameters, lr=1e-2, momentum=0.9, **how),
+    "sgd": lambda parameters, **how: torch.optim.SGD(parameters, lr=1e-2, **how),
+}
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class Training:
+    """A model, its optimizer and one step of training.
+
+    `step(tokens, targets)` takes int64 tensors of shape [micro_batch, seq] and returns the loss, a scalar tensor.
+    `training()` runs one step on random tokens. `follow(mark)` calls `mark` with each instant as the step reaches it.
+    """
+
+    def __init__(self, shape: Shape, job: Job, device: str = "cpu", seed: int = 0):
+        if job.seq > shape.context:
+            raise BadInput(f"seq {job.seq} is longer than the context of {shape.name}: {shape.context}")
+        if job.precision == "bf16-master":
+            raise BadInput("precision bf16-master is predicted, not trained here; train with bf16 or bf16-autocast")
+        torch.manual_seed(seed)
+        self.shape, self.job, self.device = shape, job, device
+        with torch.device(device), default_dtype(torch.bfloat16 if job.bytes.weights == 2 else torch.float32):
+            self.model = Transformer(shape, job.recompute)
+        self.optimizer = OPTIMIZERS[job.optimizer](self.model.parameters(), foreach=job.foreach, fused=job.fused)
+        self.autocast = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}.get(job.precision)
+        self.scaler = torch.amp.GradScaler(torch.device(device).type, enabled=job.precision == "fp16-autocast")
+        self.mark: Callable[[str], None] = lambda instant: None
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy over the micro-batch's tokens; the logits live until this returns."""
+        with torch.autocast(torch.device(self.device).type, self.autocast, enabled=self.autocast is not None):
+            logits = self.model(tokens)  # [B, T, V]
+            return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Forward and backward over `accumulate` micro-batches, then one step of the optimizer."""
+        total = torch.zeros((), device=self.device)
+        for _ in range(self.job.accumulate):
+            self.mark("forward")
+            loss = self.loss(tokens, targets) / self.job.accumulate
+            self.scaler.scale(loss).backward()
+            total += loss.detach()
+        self.mark("step")
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.mark("end")
+        self.optimizer.zero_grad()
+        return total
+
+    def __call__(self) -> None:
+        size = (self.job.micro_batch, self.job.seq)
+        tokens = torch.randint(self.shape.vocab, size, device=self.device)
+        self.step(tokens, tokens.roll(-1, dims=1))
+
+    def follow(self, mark: Callable[[str], None]) -> None:
+        self.mark = mark
+        follow(self.model, mark)
+
+
+def training(shape: Shape, job: Job, device: str = "cpu", seed: int = 0) -> Training:
+    """The set-up that `shape` and `job` describe, on `device`, with weights drawn from `seed`."""
+    return Training(shape, job, device, seed)
+

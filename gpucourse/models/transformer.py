@@ -1,0 +1,130 @@
+"""A decoder-only transformer, GPT-2 or Llama style by its shape.
+
+Sizes in comments: B sequences, T tokens, H hidden, K kv hidden, A heads, D head size, F ffn width, V vocabulary.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from gpucourse.catalog import Shape
+
+
+def norm(shape: Shape) -> nn.Module:
+    return nn.LayerNorm(shape.hidden) if shape.norm == "layernorm" else nn.RMSNorm(shape.hidden, eps=1e-5)
+
+
+def rotary_tables(seq: int, head_size: int, base: float = 10_000.0) -> tuple[Tensor, Tensor]:
+    """cos and sin of position × frequency, each [T, D]."""
+    exact = dict(dtype=torch.float32)  # bf16 cannot tell position 257 from 256
+    frequency = base ** (-torch.arange(0, head_size, 2, **exact) / head_size)  # [D/2]
+    angle = torch.outer(torch.arange(seq, **exact), frequency).repeat(1, 2)  # [T, D]
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions: x [B, A, T, D], tables [T, D] in fp32, as is the arithmetic; the result has x's dtype."""
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat((-second, first), dim=-1) * sin).type_as(x)
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.widths = (shape.hidden, shape.kv_hidden, shape.kv_hidden)
+        self.head_size = shape.head_size
+        self.qkv = nn.Linear(shape.hidden, sum(self.widths), bias=shape.bias)
+        self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+        B, T, H = x.shape
+        q, k, v = (part.view(B, T, -1, self.head_size).transpose(1, 2)  # [B, A, T, D]
+                   for part in self.qkv(x).split(self.widths, dim=-1))
+        if rotary is not None:
+            q, k = rotate(q, *rotary), rotate(k, *rotary)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] != q.shape[1])
+        return self.out(y.transpose(1, 2).reshape(B, T, H))
+
+
+class GeluMlp(nn.Module):
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias)
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class SwigluMlp(nn.Module):
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.gate = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias)
+        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias)
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.attention_norm = norm(shape)
+        self.attention = Attention(shape)
+        self.mlp_norm = norm(shape)
+        self.mlp = GeluMlp(shape) if shape.mlp == "gelu" else SwigluMlp(shape)
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotary)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Transformer(nn.Module):
+    """Tokens [B, T] int64 → logits [B, T, V].
+
+    recompute: `none` keeps what each block saves for backward; `full` keeps only each block's input and runs the
+    block's forward again during backward (torch.utils.checkpoint, non-reentrant).
+    """
+
+    def __init__(self, shape: Shape, recompute: str = "none"):
+        super().__init__()
+        self.shape = shape
+        self.recompute = recompute
+        self.embedding = nn.Embedding(shape.vocab, shape.hidden)
+        self.positions = nn.Embedding(shape.context, shape.hidden) if shape.positions == "learned" else None
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = norm(shape)
+        self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+        if shape.tied:
+            self.head.weight = self.embedding.weight
+        if shape.positions == "rope":
+            cos, sin = rotary_tables(shape.context, shape.head_size)
+            self.register_buffer("cos", cos, persistent=False)
+            self.register_buffer("sin", sin, persistent=False)
+        self.apply(self._initialise)
+
+    @staticmethod
+    def _initialise(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        T = tokens.shape[1]
+        x = self.embedding(tokens)  # [B, T, H]
+        rotary = None
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(T, device=tokens.device))
+        else:
+            rotary = self.cos[:T], self.sin[:T]
+        for block in self.blocks:
+            if self.recompute == "full" and self.training:
+                x = checkpoint(block, x, rotary, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = block(x, rotary)
+        return self.head(self.norm(x))
