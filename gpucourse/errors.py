@@ -1,6 +1,7 @@
 """The package's own errors: one line each, that says what was given, what is allowed and what to do."""
 
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -34,4 +35,11 @@ def positive_int(what: str, given: object) -> int:
     """`given` as an integer of at least 1, or BadInput naming `what`."""
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise BadInput(f"{what} is {given!r}; it must be a whole number of at least 1")
+    return given
+
+
+def positive(what: str, given: object) -> float:
+    """`given` as a finite number above 0, or BadInput naming `what`."""
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
+        raise BadInput(f"{what} is {given!r}; it must be a number above 0")
     return given
