@@ -95,7 +95,7 @@ class Code(Exercise):
 
 @dataclass(frozen=True)
 class Guess:
-    """A prediction to commit before a run. `quantity`: the row of the comparison, or the several rows, that it names."""
+    """A prediction to commit before a run. `quantity`: the row of the comparison that it predicts, or several."""
 
     id: str
     quantity: str | tuple[str, ...]

@@ -1,1 +1,1 @@
-"""."""
+"""The exercises of each lesson, as data: one file a lesson."""

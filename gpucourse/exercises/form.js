@@ -1,0 +1,64 @@
+// The form of one question. It has no view: it moves into the element that the cell's output keeps for it, and leaves
+// when the kernel ends, so that what is saved with the notebook is that element's own text.
+
+function element(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+function radio(place, [key, text]) {
+  const input = element("input", { type: "radio", name: place, value: key, required: true });
+  return element("label", { className: "gpucourse-option" }, input, element("b", {}, key), element("span", {}, text));
+}
+
+function number(unit) {
+  const input = element("input", { type: "text", name: "answer", inputMode: "decimal", autocomplete: "off",
+                                   required: true });
+  return element("label", { className: "gpucourse-number" }, "Your answer ", input, ` ${unit}`);
+}
+
+function build(model) {
+  const { id, title, options, unit } = model.get("question");
+  const place = model.get("place");
+  const fields = options.length ? options.map((option) => radio(place, option)) : [number(unit)];
+  const reply = element("output");
+  reply.setAttribute("aria-live", "polite");
+  const say = (textContent, className) => Object.assign(reply, { textContent, className });
+  const form = element(
+    "form", { className: "gpucourse-form" },
+    element("fieldset", {}, element("legend", {}, `${id}  ${title}`), ...fields,
+            element("button", { type: "submit" }, "Check"), reply),
+  );
+  // The notebook would take arrows, letters and Enter for its own shortcuts.
+  form.addEventListener("keydown", (event) => event.stopPropagation());
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    model.send({ answer: new FormData(form).get(options.length ? place : "answer") });
+    say("waiting for the kernel", "gpucourse-waiting");
+  });
+  // The result stands below the form, where it is saved; here it is for screen readers.
+  model.on("msg:custom", (message) => say(message.reply, "gpucourse-spoken"));
+  return form;
+}
+
+function initialize({ model }) {
+  const form = build(model);
+  let text = [];
+  const settle = () => {
+    const place = document.getElementById(model.get("place"));
+    if (place === null || place.contains(form)) return;
+    text = [...place.childNodes];
+    place.replaceChildren(form);
+  };
+  // The output is drawn before or after this runs, and again when the notebook is moved.
+  const observer = new MutationObserver(settle);
+  observer.observe(document.body, { childList: true, subtree: true });
+  settle();
+  return () => {
+    observer.disconnect();
+    form.replaceWith(...text);
+  };
+}
+
+export default { initialize };

@@ -1,0 +1,38 @@
+"""question(id): a form below the cell for a choice or a number, where a person watches; else how to answer."""
+
+from typing import Any
+
+from gpucourse.errors import BadInput
+from gpucourse.exercises import banks
+from gpucourse.exercises.kinds import Choice, Code, Exercise, Number, Parts
+from gpucourse.exercises.view import Lines, show
+from gpucourse.settings import settings
+
+
+def question(id: str, *, given: Any = None) -> None:
+    """Show the form of a choice or a number. The notebook works without it: check(id, answer) takes the same answer."""
+    try:
+        exercise = banks.exercise(id)
+    except BadInput as error:
+        show(Lines(str(id), f"no question: {error}"))
+        return
+    if settings().interactive and isinstance(exercise, Choice | Number):
+        from gpucourse.exercises.widget import show_form  # brings ipywidgets: only where a form is shown
+
+        show_form(exercise, given)
+    else:
+        show(Lines(id, how_to_answer(exercise)))
+
+
+def how_to_answer(exercise: Exercise) -> str:
+    match exercise:
+        case Choice():
+            key, *others = exercise.options
+            return f'answer with check("{exercise.id}", {key!r}), or one of {", ".join(map(repr, others))}'
+        case Number():
+            return f'answer with check("{exercise.id}", number), the number in {exercise.unit}'
+        case Parts():
+            return f'answer with check("{exercise.id}", answer), a dict with {", ".join(map(repr, exercise.parts))}'
+        case Code():
+            return f'answer with check("{exercise.id}", function), the function itself'
+    raise TypeError(f"{type(exercise).__name__} is no kind of exercise")

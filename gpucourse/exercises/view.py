@@ -1,0 +1,85 @@
+"""How a check, a hint or a guess reads: lines of text, and the same lines as HTML that GitHub shows too."""
+
+import html
+import re
+import sys
+import textwrap
+from dataclasses import dataclass
+
+from gpucourse.exercises.results import Mark, Result
+
+SIGNS = {"right": "✓", "wrong": "✗", "error": "✗", "not attempted": "·", "skipped": "–"}
+WIDTH = 110
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Text that a notebook shows as it is: the id, a first line, and below it lines of (depth, text), depth 0 or 1."""
+
+    id: str
+    first: str
+    below: tuple[tuple[int, str], ...] = ()
+
+    def __str__(self) -> str:
+        margin = len(self.id) + 2
+        texts = [textwrap.fill(text, WIDTH, initial_indent=" " * (margin + 2 * depth),
+                               subsequent_indent=" " * (margin + 2 * depth)) for depth, text in self.below]
+        return "\n".join([f"{self.id}  {self.first}", *texts])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        lines = [f"<b>{html.escape(self.id)}</b>&ensp;{marked(self.first)}"]
+        lines += ["&emsp;" * (2 + depth) + marked(text) for depth, text in self.below]
+        return f"<div>{'<br>'.join(lines)}</div>"
+
+
+def marked(text: str) -> str:
+    """Escaped text in which a call such as hint("01.3") is set as code, and a run of spaces stays a gap."""
+    text = re.sub(r"\b(?:check|hint|solution)\([^()]*\)", r"<code>\g<0></code>", html.escape(text, quote=False))
+    return re.sub("  +", "&emsp;", text)
+
+
+def show(text: object) -> None:
+    """Display in a notebook, print elsewhere."""
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and ipython.get_ipython() is not None:
+        ipython.display.display(text)
+    else:
+        print(text)
+
+
+def result_lines(result: Result) -> Lines:
+    below = []
+    if len(result.marks) > 1:
+        width = max((len(mark.what) for mark in result.marks if mark.ok and mark.seen), default=0)
+        for mark in result.marks:
+            below.append((0, mark_line(mark, width)))
+            if mark.note:
+                below.append((1, mark.note))
+    if result.note:
+        below.append((0, result.note))
+    if result.hints and result.state in ("wrong", "not attempted"):
+        below.append((0, hints_line(result)))
+    return Lines(result.id, first_line(result), tuple(below))
+
+
+def first_line(result: Result) -> str:
+    head = f"{SIGNS[result.state]} {result.state}"
+    if result.state == "wrong" and len(result.marks) > 1:
+        right, parts = result.parts
+        return f"{head} ({right} of {parts} parts)"
+    return f"{head}: {result.says}" if result.says else head
+
+
+def mark_line(mark: Mark, width: int) -> str:
+    if mark.ok:
+        return f"✓ {mark.what.ljust(width)}      {mark.seen}".rstrip()
+    return f"✗ {mark.what}: {mark.seen}" if mark.seen else f"✗ {mark.what}"
+
+
+def hints_line(result: Result) -> str:
+    steps = "1 step" if result.hints == 1 else f"{result.hints} steps"
+    used = {0: "none", result.hints: "all"}.get(result.hints_used, result.hints_used)
+    after = f'; solution("{result.id}") shows the answer' if used == "all" else ""
+    return f'hint("{result.id}") has {steps}; {used} used{after}'
