@@ -51,7 +51,7 @@ def fit(collective: str, ranks: int, sizes: list[float], times: list[float], nam
     Least squares of the relative error, so that the small sizes, which show α, count as much as the large ones.
     """
     if len(sizes) != len(times) or len(set(sizes)) < 2:
-        raise BadInput(f"{len(sizes)} sizes and {len(times)} times; a fit needs one time a size and two different sizes")
+        raise BadInput(f"{len(sizes)} sizes and {len(times)} times; a fit needs one time a size, and two sizes")
     hops, factor = messages(collective, ranks), bus_factor(collective, ranks)
     rows = [(hops / t, factor * size / t) for size, t in zip(sizes, times, strict=True)]
     aa, ab, bb = (sum(x[i] * x[j] for x in rows) for i, j in ((0, 0), (0, 1), (1, 1)))

@@ -108,7 +108,7 @@ def test_a_faster_link_reaches_half_its_peak_later():
     (lambda: half_size("all-reduce", 1, link("ib-400")), "one rank sends nothing"),
     (lambda: algorithm_bandwidth(1, 0), "seconds is 0"),
     (lambda: scaling_efficiency(math.nan, 1), "is nan"),
-    (lambda: fit("all-reduce", 8, [1], [1]), "two different sizes"),
+    (lambda: fit("all-reduce", 8, [1], [1]), "two sizes"),
     (lambda: fit("all-reduce", 8, [1, 1e9], [1, 1e-3]), "do not grow"),
 ])
 def test_values_that_cannot_be_used(call, message):
