@@ -1,7 +1,6 @@
 """gpucourse build: write each lesson's two notebooks from its source; --check says which are out of step."""
 
 import hashlib
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -11,7 +10,7 @@ import click
 from gpucourse.course.checkout import Checkout, here, write
 from gpucourse.course.executing import execute
 from gpucourse.course.lessons import Lesson, choose, lessons
-from gpucourse.errors import CourseError
+from gpucourse.errors import BadInput, CourseError
 
 DEADLINE = 300  # seconds a solved notebook may take; lessons are made for 60
 
@@ -59,8 +58,6 @@ def build(checkout: Checkout, lesson: Lesson) -> str:
 
 def executed(checkout: Checkout, lesson: Lesson):
     """The solved notebook with its outputs, and the seconds it took; BuildFailed where a cell fails or leaks."""
-    import nbformat
-
     from gpucourse.course import sources
     from gpucourse.course.outputs import refused
 
@@ -73,7 +70,7 @@ def executed(checkout: Checkout, lesson: Lesson):
                                        "GPUCOURSE_SOLVED": "1", "GPUCOURSE_LESSON": lesson.name})
         if outcome.state != "done":
             raise BuildFailed(f"cell {outcome.cell}: {outcome.error}; the notebook built before is kept")
-        ran = nbformat.read(target, as_version=4)
+        ran = sources.read(target)
     for cell, result in zip(notebook.cells, ran.cells, strict=True):
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = result.outputs, result.execution_count
@@ -141,11 +138,11 @@ def _in_step(kept, lesson: Lesson) -> bool:
 
 def _read(path: Path):
     """The notebook at `path`; None where there is none or it cannot be read."""
-    import nbformat
+    from gpucourse.course import sources
 
     try:
-        return nbformat.read(path, as_version=4)
-    except (OSError, ValueError, json.JSONDecodeError):
+        return sources.read(path)
+    except (OSError, BadInput):
         return None
 
 

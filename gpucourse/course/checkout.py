@@ -56,4 +56,5 @@ def write(path: Path, text: str) -> None:
     except OSError as error:
         if temporary:
             temporary.unlink(missing_ok=True)
-        raise Missing(f"cannot write {path}: {error.strerror}; free some space or name another folder") from error
+        why = "a file is in the place of its folder" if isinstance(error, FileExistsError) else error.strerror
+        raise Missing(f"cannot write {path}: {why}; free some space or name another folder") from error

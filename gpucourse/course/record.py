@@ -12,7 +12,7 @@ from gpucourse.settings import settings
 def header(solved: bool) -> dict:
     """The part of a summary that holds for the whole run."""
     return {"started": datetime.now(UTC).isoformat(timespec="seconds"), "solved": solved,
-            "strict": settings().strict, "versions": machine.versions(), "devices": machine.devices()}
+            "strict": settings().strict, "versions": machine.versions(), "devices": machine.devices_from_outside()}
 
 
 def waiting(task) -> dict:

@@ -98,19 +98,15 @@ def tasks(checkout: Checkout, lessons: tuple[Lesson, ...], solved: bool, given: 
 
 
 def _notebook(checkout: Checkout, lesson: Lesson, solved: bool):
-    import nbformat
-
     from gpucourse.course import sources
 
     if solved:
         return sources.solved(lesson.source)
     path = checkout.notebooks / f"{lesson.name}.ipynb"
     try:
-        return sources.without_outputs(nbformat.read(path, as_version=4))
+        return sources.without_outputs(sources.read(path))
     except FileNotFoundError:
-        raise Missing(f"notebooks/{path.name} is not there; write it with gpucourse build") from None
-    except ValueError:
-        raise BadInput(f"notebooks/{path.name} is not a notebook; write it again with gpucourse build") from None
+        raise Missing(f"notebooks/{path.name} is not there; write it: gpucourse build") from None
 
 
 def parameters(notebook: str) -> dict:
@@ -128,7 +124,7 @@ def run(checkout: Checkout, ready: list[Task], out: Path, *, solved: bool = Fals
     """Run the tasks into the folder `out` and return each one's state. Nothing in `out` is ever half written."""
     from tqdm import tqdm
 
-    from gpucourse.course.report import page
+    from gpucourse.course.page import page
 
     kept = record.finished(out, {task.lesson.name: task.fingerprint for task in ready}) if resume else {}
     entries = {task.lesson.name: kept.get(task.lesson.name) or record.waiting(task) for task in ready}

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import jupytext
 import nbformat
-from nbformat import NotebookNode
+from nbformat import NotebookNode, ValidationError
+
+from gpucourse.errors import BadInput
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -24,6 +26,16 @@ def solved(source: Path) -> NotebookNode:
         cell.id = hashlib.sha256(f"{text}\n{seen[text]}".encode()).hexdigest()[:12]
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
+    return notebook
+
+
+def read(path: Path) -> NotebookNode:
+    """The notebook in a file. BadInput where it is not one; FileNotFoundError where there is none."""
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+    except (ValueError, AttributeError, KeyError, ValidationError):
+        raise BadInput(f"{path.parent.name}/{path.name} is not a notebook; write it again: gpucourse build") from None
     return notebook
 
 

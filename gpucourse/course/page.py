@@ -1,0 +1,158 @@
+"""report.html: what one batch run found, or several machines side by side, as one file that needs no other."""
+
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from gpucourse.course import record
+from gpucourse.course.answered import Answers, answers
+from gpucourse.evidence import GUESS, KINDS, Comparison, Figure, Readings, number
+
+_STYLE = Path(__file__).with_name("page.css")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder, read. label: what tells it from the others."""
+
+    label: str
+    summary: dict
+    figures: dict[str, list[dict]]
+    answers: dict[str, Answers]
+
+    def lesson(self, name: str) -> dict | None:
+        return next((line for line in self.summary["lessons"] if line["lesson"] == name), None)
+
+    @property
+    def devices(self) -> str:
+        return " · ".join(device["label"] for device in self.summary["devices"])
+
+
+def read(folder: Path) -> Run:
+    """A run's folder, also one that is still being written."""
+    summary = record.read(folder)
+    names = [line["lesson"] for line in summary["lessons"]]
+    return Run(folder.name, summary, {name: record.evidence(folder, name) for name in names}, answers(folder))
+
+
+def page(folders: list[Path]) -> str:
+    """The report of these runs as one HTML document."""
+    runs = [read(folder) for folder in folders]
+    names = {line["lesson"]: line["title"] for run in runs for line in run.summary["lessons"]}
+    parts = [_head(runs), _overview(runs, sorted(names))]
+    parts += [_lesson(runs, name, names[name]) for name in sorted(names)]
+    style = _STYLE.read_text(encoding="utf-8")
+    return ('<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>gpucourse report</title>'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<style>\n{style}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n")
+
+
+def _head(runs: list[Run]) -> str:
+    lines = ["<h1>What the lessons found</h1>"]
+    for run in runs:
+        kind = "solutions" if run.summary["solved"] else "the learner’s notebooks"
+        versions = ", ".join(f"{name} {version}" for name, version in run.summary["versions"].items())
+        lines.append(f"<p><b>{escape(run.label)}</b> · {escape(run.devices)} · {kind}<br>"
+                     f'<span class="soft">{escape(versions)}</span></p>')
+    return "\n".join(lines)
+
+
+def _overview(runs: list[Run], names: list[str]) -> str:
+    columns = ["state", "seconds", "right", "wrong", "not attempted"]
+    head = ["<th>lesson</th>" + "".join(f"<th>{column}</th>" for _ in runs for column in columns)]
+    if len(runs) > 1:
+        head.insert(0, "<th></th>" + "".join(f'<th colspan="{len(columns)}">{escape(run.label)}</th>' for run in runs))
+    rows = []
+    for name in names:
+        row = [f'<td><a href="#{name}">{escape(name)}</a></td>']
+        for run in runs:
+            row += _overview_cells(run.lesson(name), run.answers.get(name[:2], Answers()))
+        rows.append("".join(row))
+    return _table(head, rows)
+
+
+def _overview_cells(line: dict | None, answered: Answers) -> list[str]:
+    if line is None:
+        return ["<td>–</td>"] * 5
+    counts = [answered.count(state) for state in ("right", "wrong", "not attempted")]
+    return [f'<td class="{line["state"]}">{line["state"]}</td>', f"<td>{line['seconds']:.1f}</td>",
+            f"<td>{counts[0]}</td>", f'<td class="{"wrong" if counts[1] else ""}">{counts[1]}</td>',
+            f"<td>{counts[2]}</td>"]
+
+
+def _lesson(runs: list[Run], name: str, title: str) -> str:
+    parts = [f'<h2 id="{name}">{name[:2]} · {escape(title)}</h2>']
+    for run in runs:
+        line = run.lesson(name)
+        if line and line["error"]:
+            where = f"exercise {line['exercise']}" if line["exercise"] else f"cell {line['cell']}"
+            at = f'<a href="{name}.ipynb">{name}.ipynb</a>' if len(runs) == 1 else escape(run.label)
+            says = escape(f"{line['state']} in {where}: {line['error']}")
+            parts.append(f'<p class="{line["state"]}">{says} ({at})</p>')
+    series = [tables(run.figures.get(name, [])) for run in runs]
+    for index in range(max(map(len, series), default=0)):
+        parts.append(_evidence([(run, found[index]) for run, found in zip(runs, series, strict=True)
+                                if index < len(found)]))
+    if not any(series):
+        parts.append('<p class="soft">No figures were recorded.</p>')
+    guesses = [(run, guess) for run in runs if name[:2] in run.answers for guess in run.answers[name[:2]].guesses]
+    if guesses:
+        parts.append(_guesses(guesses))
+    return "\n".join(parts)
+
+
+def tables(figures: list[dict]) -> list[list[Readings]]:
+    """A lesson's figures as the comparisons they were shown in: a reading that comes again begins the next one."""
+    found: list[dict] = []
+    seen: set = set()
+    for line in figures:
+        key = (line["kind"], line["device"], line["name"], line["unit"])
+        if not found or key in seen:
+            found.append({})
+            seen = set()
+        seen.add(key)
+        figure = Figure(line["name"], line["value"], line["unit"], line["kind"], line["device"], line["source"])
+        found[-1].setdefault((line["kind"], line["device"]), []).append(figure)
+    order = (GUESS, *KINDS)
+    return [[Readings(kind, tuple(table[kind, device]), device)
+             for kind, device in sorted(table, key=lambda column: order.index(column[0]))] for table in found]
+
+
+def _evidence(columns: list[tuple[Run, list[Readings]]]) -> str:
+    flat = [reading for _, readings in columns for reading in readings]
+    head = ["<th>quantity</th>" + "".join(
+        f'<th>{escape(reading.kind)}<span class="device">{escape(reading.device)}</span></th>' for reading in flat)
+        + '<th class="text">unit</th>']
+    if len(columns) > 1:
+        head.insert(0, "<th></th>" + "".join(
+            f'<th colspan="{len(readings)}">{escape(run.label)}</th>' for run, readings in columns) + "<th></th>")
+    rows = []
+    for name, unit, values in Comparison(tuple(flat)).rows():
+        known = [value for reading, value in zip(flat, values, strict=True) if reading.kind != GUESS]
+        base = next((value for value in known if value is not None), None)
+        cells = "".join(f"<td>{_value(value, base)}</td>" for value in values)
+        rows.append(f'<td>{escape(name)}</td>{cells}<td class="text">{escape(unit)}</td>')
+    return _table(head, rows)
+
+
+def _value(value: float | None, base: float | None) -> str:
+    """A value, and how far it is from the row's first figure that is not a guess."""
+    if value is None:
+        return "–"
+    off = f'<span class="off">{value / base - 1:+.1%}</span>' if base and value != base else ""
+    return number(value) + off
+
+
+def _guesses(guesses) -> str:
+    rows = [f'<td>{escape(guess.id)}</td><td class="text">{escape(run.label)}</td>'
+            f'<td class="text">{escape(guess.quantity)}</td><td>{number(guess.value)}</td>'
+            f'<td>{"–" if guess.seen is None else number(guess.seen)}</td><td class="text">{escape(guess.unit)}</td>'
+            f"<td>{guess.off:+.1%}</td>" for run, guess in guesses]
+    return _table(['<th>guess</th><th class="text">run</th><th class="text">quantity</th><th>predicted</th>'
+                   '<th>seen</th><th class="text">unit</th><th>off</th>'], rows)
+
+
+def _table(head: list[str], rows: list[str]) -> str:
+    def lines(cells):
+        return "".join(f"<tr>{row}</tr>\n" for row in cells)
+    return f'<div class="wide"><table><thead>\n{lines(head)}</thead><tbody>\n{lines(rows)}</tbody></table></div>'
