@@ -35,8 +35,6 @@ def number_of(answer: Any, unit: str, what: str = "the answer") -> float:
     give = f"give a number in {unit}" if unit else "give a number"
     if isinstance(answer, str):
         raise Unusable(f"{what} is the text {short(answer)}: {give}, without quotes and without the unit")
-    if answer is None:
-        raise Unusable(f"{what} is None: {give}")
     shape = tuple(getattr(answer, "shape", ()))
     if math.prod(shape) != 1:
         raise Unusable(f"{what} has shape {shape}: {give}")
@@ -47,7 +45,7 @@ def number_of(answer: Any, unit: str, what: str = "the answer") -> float:
         except (RuntimeError, TypeError, ValueError, NotImplementedError):
             raise Unusable(f"{what} is {a_kind(answer)} without a value: {give}") from None
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise Unusable(f"{what} is {short(value)}, {a_kind(value)}: {give}")
+        raise Unusable(f"{what} is {described(value)}: {give}")
     if not math.isfinite(value):
         raise Unusable(f"{what} is {float(value)}: {give}")
     return float(value)
@@ -58,26 +56,34 @@ def key_of(answer: Any, options: Iterable[str], what: str = "the answer") -> str
     keys = list(options)
     found = [key for key in keys if isinstance(answer, str) and key.casefold() == answer.strip().casefold()]
     if not found:
-        raise Unusable(f"{what} is {short(answer)}: give one of {', '.join(map(repr, keys))}")
+        raise Unusable(f"{what} is {short(answer)}: give one of {quoted(keys)}")
     return found[0]
 
 
-def named_values(answer: Any, names: Iterable[str]) -> dict[str, Any]:
+def named_values(answer: Any, names: Iterable[str], what: str = "the answer") -> dict[str, Any]:
     """`answer` as a dict with exactly these names. Raises Unusable."""
     names = list(names)
-    allowed = ", ".join(map(repr, names))
+    allowed = quoted(names)
     if not isinstance(answer, Mapping):
-        raise Unusable(f"the answer is {short(answer)}, {a_kind(answer)}: give a dict with {allowed}")
+        raise Unusable(f"{what} is {described(answer)}: give a dict with {allowed}")
     strange = [name for name in answer if name not in names]
     missing = [name for name in names if name not in answer]
     if strange or missing:
-        fault = f"has {short(strange[0])}" if strange else f"lacks {missing[0]!r}"
-        raise Unusable(f"the answer {fault}: give a dict with {allowed}")
+        fault = f"has {short(strange[0])}" if strange else f"lacks {quoted(missing[:1])}"
+        raise Unusable(f"{what} {fault}: give a dict with {allowed}")
     return dict(answer)
+
+
+def described(answer: Any) -> str:
+    return "None" if answer is None else f"{short(answer)}, {a_kind(answer)}"
+
+
+def quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def function_of(answer: Any) -> Callable:
     """`answer` when it can be called. Raises Unusable."""
     if not callable(answer):
-        raise Unusable(f"the answer is {short(answer)}, {a_kind(answer)}: give the function itself, without calling it")
+        raise Unusable(f"the answer is {described(answer)}: give the function itself, without calling it")
     return answer

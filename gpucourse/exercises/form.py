@@ -4,6 +4,7 @@ from typing import Any
 
 from gpucourse.errors import BadInput
 from gpucourse.exercises import banks
+from gpucourse.exercises.answers import quoted
 from gpucourse.exercises.kinds import Choice, Code, Exercise, Number, Parts
 from gpucourse.exercises.view import Lines, show
 from gpucourse.settings import settings
@@ -28,11 +29,11 @@ def how_to_answer(exercise: Exercise) -> str:
     match exercise:
         case Choice():
             key, *others = exercise.options
-            return f'answer with check("{exercise.id}", {key!r}), or one of {", ".join(map(repr, others))}'
+            return f'answer with check("{exercise.id}", {quoted([key])}), or one of {quoted(others)}'
         case Number():
             return f'answer with check("{exercise.id}", number), the number in {exercise.unit}'
         case Parts():
-            return f'answer with check("{exercise.id}", answer), a dict with {", ".join(map(repr, exercise.parts))}'
+            return f'answer with check("{exercise.id}", answer), a dict with {quoted(exercise.parts)}'
         case Code():
             return f'answer with check("{exercise.id}", function), the function itself'
     raise TypeError(f"{type(exercise).__name__} is no kind of exercise")

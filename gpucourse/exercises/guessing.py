@@ -71,7 +71,7 @@ def read(entry: Guess, value: Any, unit: str) -> dict[str, float]:
         value = {entry.quantities[0]: value}
     if value is ...:
         return {}
-    given = named_values(value, entry.quantities)
+    given = named_values(value, entry.quantities, "the guess")
     values = {name: number_of(item, unit, f"the guess of {name}") * scale
               for name, item in given.items() if item is not ...}
     negative = [name for name, item in values.items() if item < 0]

@@ -17,5 +17,5 @@ def hint(id: str) -> None:
         progress.add("hint", id, step=used + 1)
         show(Lines(id, f"hint {used + 1} of {len(steps)}: {steps[used]}"))
         return
-    again = tuple((0, f"{step}. {text}") for step, text in enumerate(steps, start=1))
-    show(Lines(id, f'no more hints: all {len(steps)} were given. solution("{id}") shows the answer.', again))
+    said = f'no more hints: all {len(steps)} were given. After one attempt solution("{id}") shows the answer.'
+    show(Lines(id, said, tuple((0, f"{step}. {text}") for step, text in enumerate(steps, start=1))))

@@ -66,7 +66,7 @@ def why_wrong(quantity: Quantity, answer: float, given: Any) -> str:
             return misconception.says
     expected = value_of(quantity.expected, given)
     slips = [*UNIT_SLIPS, *(1 / slip for slip in UNIT_SLIPS)]
-    if expected and any(near(answer, expected * slip, quantity.within, 0.0) for slip in slips):
+    if expected and quantity.unit and any(near(answer, expected * slip, quantity.within, 0.0) for slip in slips):
         return f"The digits are right, the unit is not: give it in {quantity.unit}."
     size = 10 * abs(expected)
     far = " by more than a factor of 10" if expected and not size / 100 <= abs(answer) <= size else ""

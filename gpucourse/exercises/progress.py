@@ -18,8 +18,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-import platformdirs
-
 from gpucourse.settings import settings
 
 VERSION = 1
@@ -27,8 +25,13 @@ VERSION = 1
 
 def path() -> Path:
     now = settings()
-    folder = now.run or now.state or Path(platformdirs.user_state_dir("gpucourse", appauthor=False))
-    return folder / "progress.jsonl"
+    return (now.run or now.state or user_folder()) / "progress.jsonl"
+
+
+def user_folder() -> Path:
+    import platformdirs  # a seventh of what importing this room costs, and not needed where the folder is set
+
+    return Path(platformdirs.user_state_dir("gpucourse", appauthor=False))
 
 
 def add(event: str, id: str, **facts) -> None:

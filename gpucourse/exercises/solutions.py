@@ -1,7 +1,6 @@
 """solution(id): the answer as it stands in the lesson's source, after one attempt. No answer is written twice."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpucourse.errors import BadInput, Missing
 from gpucourse.exercises import banks, progress
@@ -40,21 +39,21 @@ def solution(id: str) -> None:
     show(Source(id, code))
 
 
-def source_of(id: str, folder: Path = SOLUTIONS) -> str:
+def source_of(id: str) -> str:
     """The code of this exercise's cells tagged `solution`. Raises Missing where the file or the cell is not there."""
-    cells = [cell for cell in lesson_cells(id.partition(".")[0], folder) if is_tagged(cell, "solution", id)]
+    cells = [cell for cell in lesson_cells(id.partition(".")[0]) if is_tagged(cell, "solution", id)]
     if not cells:
-        raise Missing(f"the lesson's source in {folder.name}/ has no solution of {id}")
+        raise Missing(f"the lesson's source in {SOLUTIONS.name}/ has no solution of {id}")
     return "\n\n".join(cell.source for cell in cells)
 
 
-def lesson_cells(lesson: str, folder: Path = SOLUTIONS) -> list:
+def lesson_cells(lesson: str) -> list:
     """The cells of solutions/NN_slug.py. Raises Missing."""
     import jupytext  # brings nbformat: only where a solution is asked for
 
-    files = sorted(folder.glob(f"{lesson}_*.py"))
+    files = sorted(SOLUTIONS.glob(f"{lesson}_*.py"))
     if not files:
-        raise Missing(f"{folder.name}/{lesson}_….py is not there: the course runs from a checkout of its repository")
+        raise Missing(f"{SOLUTIONS.name}/{lesson}_….py is not there: the course runs from a checkout of its repository")
     return jupytext.read(files[0], fmt="py:percent").cells
 
 
