@@ -31,8 +31,8 @@ class Card:
         have = [["device", "kind", "capacity", "bf16", "note"]]
         have += [[d["label"], d["kind"], f"{d['capacity_bytes'] / 1024**3:.1f} GiB",
                   "native" if d["bf16"] else "emulated", d["note"]] for d in self.devices]
-        ceilings = [["ceiling", "measured", "unit", "on"]]
-        ceilings += [[f.name, number(f.value), f.unit, f.device] for f in self.ceilings]
+        ceilings = [["ceiling", "measured", "unit", "size", "on"]]
+        ceilings += [[f.name, number(f.value), f.unit, f.source, f.device] for f in self.ceilings]
         software = [["software", "version"], *map(list, self.versions.items())]
         software += [[f"{name} backend", "yes" if there else "no"] for name, there in self.backends.items()]
         plan = [["lesson", "minutes", "can use", "here"]]

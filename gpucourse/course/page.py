@@ -61,7 +61,7 @@ def _overview(runs: list[Run], names: list[str]) -> str:
     columns = ["state", "seconds", "right", "wrong", "not attempted"]
     head = ["<th>lesson</th>" + "".join(f"<th>{column}</th>" for _ in runs for column in columns)]
     if len(runs) > 1:
-        head.insert(0, "<th></th>" + "".join(f'<th colspan="{len(columns)}">{escape(run.label)}</th>' for run in runs))
+        head.insert(0, "<th></th>" + _spans((run.label, len(columns)) for run in runs))
     rows = []
     for name in names:
         row = [f'<td><a href="#{name}">{escape(name)}</a></td>']
@@ -74,10 +74,11 @@ def _overview(runs: list[Run], names: list[str]) -> str:
 def _overview_cells(line: dict | None, answered: Answers) -> list[str]:
     if line is None:
         return ["<td>–</td>"] * 5
-    counts = [answered.count(state) for state in ("right", "wrong", "not attempted")]
-    return [f'<td class="{line["state"]}">{line["state"]}</td>', f"<td>{line['seconds']:.1f}</td>",
-            f"<td>{counts[0]}</td>", f'<td class="{"wrong" if counts[1] else ""}">{counts[1]}</td>',
-            f"<td>{counts[2]}</td>"]
+    cells = [f'<td class="edge {line["state"]}">{line["state"]}</td>', f"<td>{line['seconds']:.1f}</td>"]
+    for state in ("right", "wrong", "not attempted"):
+        count = answered.count(state)
+        cells.append(f'<td class="{state if count else ""}">{count if answered.states else "–"}</td>')
+    return cells
 
 
 def _lesson(runs: list[Run], name: str, title: str) -> str:
@@ -119,35 +120,58 @@ def tables(figures: list[dict]) -> list[list[Readings]]:
 
 
 def _evidence(columns: list[tuple[Run, list[Readings]]]) -> str:
-    flat = [reading for _, readings in columns for reading in readings]
+    """One comparison: a column a kind of evidence, and with several runs the runs' columns side by side."""
+    flat = tuple(reading for _, readings in columns for reading in readings)
+    rows = Comparison(flat).rows()
+    body = [f"<td>{escape(name)}</td>" for name, _, _ in rows]
+    start = 0
+    for _, readings in columns:
+        end = start + len(readings)
+        blocks = _block(readings, [values[start:end] for _, _, values in rows], edge=start > 0)
+        body = [row + block for row, block in zip(body, blocks, strict=True)]
+        start = end
     head = ["<th>quantity</th>" + "".join(
         f'<th>{escape(reading.kind)}<span class="device">{escape(reading.device)}</span></th>' for reading in flat)
         + '<th class="text">unit</th>']
     if len(columns) > 1:
-        head.insert(0, "<th></th>" + "".join(
-            f'<th colspan="{len(readings)}">{escape(run.label)}</th>' for run, readings in columns) + "<th></th>")
-    rows = []
-    for name, unit, values in Comparison(tuple(flat)).rows():
-        known = [value for reading, value in zip(flat, values, strict=True) if reading.kind != GUESS]
-        base = next((value for value in known if value is not None), None)
-        cells = "".join(f"<td>{_value(value, base)}</td>" for value in values)
-        rows.append(f'<td>{escape(name)}</td>{cells}<td class="text">{escape(unit)}</td>')
-    return _table(head, rows)
+        head.insert(0, "<th></th>" + _spans((run.label, len(readings)) for run, readings in columns) + "<th></th>")
+    return _table(head, [f'{row}<td class="text">{escape(unit)}</td>'
+                         for row, (_, unit, _) in zip(body, rows, strict=True)])
 
 
-def _value(value: float | None, base: float | None) -> str:
-    """A value, and how far it is from the row's first figure that is not a guess."""
-    if value is None:
-        return "–"
-    off = f'<span class="off">{value / base - 1:+.1%}</span>' if base and value != base else ""
-    return number(value) + off
+def _block(readings: list[Readings], rows: list[list[float | None]], edge: bool) -> list[str]:
+    """One run's cells, row by row: each value with its distance from the run's first figure that is not a guess."""
+    offs = [[_off(value, _base(readings, values)) for value in values] for values in rows]
+    noted = [any(column) for column in zip(*offs, strict=True)]
+    blocks = []
+    for values, distances in zip(rows, offs, strict=True):
+        cells = [f"<td>{'–' if value is None else number(value)}{f'<i>{off}</i>' if room else ''}</td>"
+                 for value, off, room in zip(values, distances, noted, strict=True)]
+        blocks.append("".join(cells).replace("<td>", '<td class="edge">', 1 if edge else 0))
+    return blocks
+
+
+def _base(readings: list[Readings], values: list[float | None]) -> float | None:
+    """The first figure of a row that is not a guess: what the others are held against."""
+    return next((value for reading, value in zip(readings, values, strict=True)
+                 if reading.kind != GUESS and value is not None), None)
+
+
+def _off(value: float | None, base: float | None) -> str:
+    if value is None or not base or value == base:
+        return ""
+    return f"{value / base - 1:+.1%}".replace("-", "−")
+
+
+def _spans(labels) -> str:
+    return "".join(f'<th class="span" colspan="{width}">{escape(label)}</th>' for label, width in labels)
 
 
 def _guesses(guesses) -> str:
     rows = [f'<td>{escape(guess.id)}</td><td class="text">{escape(run.label)}</td>'
             f'<td class="text">{escape(guess.quantity)}</td><td>{number(guess.value)}</td>'
             f'<td>{"–" if guess.seen is None else number(guess.seen)}</td><td class="text">{escape(guess.unit)}</td>'
-            f"<td>{guess.off:+.1%}</td>" for run, guess in guesses]
+            f"<td>{f'{guess.off:+.1%}'.replace('-', '−')}</td>" for run, guess in guesses]
     return _table(['<th>guess</th><th class="text">run</th><th class="text">quantity</th><th>predicted</th>'
                    '<th>seen</th><th class="text">unit</th><th>off</th>'], rows)
 

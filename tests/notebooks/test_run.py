@@ -102,7 +102,8 @@ subprocess.run(["sleep", "987.5"])
 
 @pytest.mark.parametrize(("strict", "answer", "state"), [
     ("", "3", "done"), ("1", "3", "failed"), ("1", "...", "done"), ("1", "2", "done")])
-def test_a_wrong_answer_fails_only_when_strict(checkout, lesson, ready, out, tmp_path, monkeypatch, strict, answer, state):
+def test_a_wrong_answer_fails_only_when_strict(
+        checkout, lesson, ready, out, tmp_path, monkeypatch, strict, answer, state):
     (tmp_path / "lesson_77.py").write_text(BANK)
     monkeypatch.setenv("GPUCOURSE_STRICT", strict)
     lesson("01_wrong", CHECK.format(folder=str(tmp_path), answer=answer))
