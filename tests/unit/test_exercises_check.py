@@ -87,7 +87,7 @@ def test_a_function_with_other_parameters_is_the_learners_error(function):
 
 
 def test_a_check_that_fails_says_so_and_never_wrong():
-    said = says("98.7", 1)
+    said = says("97.1", 1)
     assert "error in the check itself" in said and "No module named 'nowhere'" in said
     assert "wrong" not in said
 
@@ -95,9 +95,9 @@ def test_a_check_that_fails_says_so_and_never_wrong():
 def test_a_bank_that_cannot_be_imported_is_an_error_in_the_check(tmp_path, monkeypatch):
     from gpucourse.exercises import bank
 
-    (tmp_path / "lesson_97.py").write_text("import nowhere")
+    (tmp_path / "lesson_95.py").write_text("import nowhere")
     monkeypatch.setattr(bank, "__path__", [str(tmp_path)])
-    assert "error in the check itself" in says("97.1", 1)
+    assert "error in the check itself" in says("95.1", 1)
 
 
 def test_missing_hardware_is_skipped_neither_right_nor_wrong(monkeypatch):
@@ -109,7 +109,7 @@ def test_missing_hardware_is_skipped_neither_right_nor_wrong(monkeypatch):
 
 
 @pytest.mark.parametrize("id, said", [
-    ("98.77", "did you mean 98.7?"), ("77.1", "lessons with exercises: "), ("981", "did you mean 98.1?"),
+    ("98.77", "did you mean 98."), ("77.1", "lessons with exercises: "), ("981", "did you mean 98.1?"),
     (98.1, 'it is a text such as "01.1"'), (None, "it is a text"), ("", "is not known"),
 ])
 def test_an_exercise_that_does_not_exist(id, said):
@@ -122,12 +122,12 @@ def test_an_exercise_that_does_not_exist(id, said):
 def test_nothing_is_raised_to_the_learner(capsys):
     for answer in (4, None, ...):
         check("98.1", answer)
-    check("98.7", 1)
+    check("97.1", 1)
     check("98.99", 1)
-    assert capsys.readouterr().out.count("98.") >= 5
+    assert capsys.readouterr().out.count("\n9") >= 4
 
 
-@pytest.mark.parametrize("id, answer", [("98.1", 4), ("98.1", None), ("98.7", 1), ("98.99", 1)])
+@pytest.mark.parametrize("id, answer", [("98.1", 4), ("98.1", None), ("97.1", 1), ("98.99", 1)])
 def test_strict_raises_for_wrong_and_error(monkeypatch, id, answer):
     monkeypatch.setenv("GPUCOURSE_STRICT", "1")
     with pytest.raises(CheckFailed, match=f"exercise {id}"):
