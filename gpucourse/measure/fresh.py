@@ -5,24 +5,39 @@ that started it, one JSON object goes to standard output. Nothing that the dry r
 come from the profiler's allocator events, and the process's high-water mark stands beside them.
 """
 
+import contextlib
 import json
 import os
 import resource
 import sys
 import traceback
+from pathlib import Path
+
+import psutil
 
 PREFIX = "gpucourse instant: "
 GRADIENT = "gpucourse gradient: "
 
 
 def high_water() -> int:
-    """The most memory that this process has had resident, bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    """The most memory that this process has had resident since `forget_high_water`, bytes."""
+    try:
+        fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        return int(fields["VmHWM"].split()[0]) * 1024
+    except (OSError, KeyError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def forget_high_water() -> int:
+    """Start the high-water mark anew where the system can (Linux); what is resident now, bytes."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return psutil.Process().memory_info().rss
 
 
 def warm_up() -> None:
-    """Load what a step loads by itself: threads, kernels, the optimizer's and the profiler's code are not its memory."""
+    """Load what a step loads by itself: threads, kernels, and the code of optimizer and profiler are not its memory."""
     import torch
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as prof:
@@ -51,7 +66,7 @@ def observe(build, args) -> dict:
             pass
 
     warm_up()
-    start, optimizers = high_water(), []
+    start, optimizers = forget_high_water(), []
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
         built = build(*args)
         step = built if callable(built) else lambda: build(*args)
@@ -66,8 +81,7 @@ def observe(build, args) -> dict:
             weights += [*step.model.parameters(), *step.model.buffers()]
         for p in dict.fromkeys(weights):
             if p.requires_grad and p.is_leaf:
-                p.register_post_accumulate_grad_hook(
-                    lambda p: say(f"{GRADIENT}{p.grad.untyped_storage().data_ptr()} {p.grad.untyped_storage().nbytes()}"))
+                p.register_post_accumulate_grad_hook(lambda p: say(gradient_mark(p.grad.untyped_storage())))
         fixed = {"weights": storage_bytes(weights), "optimizer": storage_bytes(moments)}
         if hasattr(step, "follow"):
             step.follow(lambda instant: say(PREFIX + instant))
@@ -78,7 +92,11 @@ def observe(build, args) -> dict:
         say(PREFIX + "end")
     events = [(e.start_ns(), e.name(), e.nbytes()) for e in prof.profiler.kineto_results.events()
               if e.name() == "[memory]" or e.name().startswith((PREFIX, GRADIENT))]
-    return {"at": instants(events, fixed), "high_water": max(0, high_water() - start), "threads": torch.get_num_threads()}
+    return {"at": instants(events, fixed), "high_water": max(0, high_water() - start)}
+
+
+def gradient_mark(storage) -> str:
+    return f"{GRADIENT}{storage.data_ptr()} {storage.nbytes()}"
 
 
 def instants(events: list[tuple[int, str, int]], fixed: dict[str, int]) -> dict[str, dict[str, int]]:

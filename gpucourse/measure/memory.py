@@ -23,7 +23,7 @@ def memory(build, *args, deadline: float = DEADLINE) -> Memory:
     Raises CourseError when the step fails or passes the deadline (seconds).
     """
     if not callable(build):
-        raise BadInput(f"measure.memory was given {type(build).__name__}; it takes a function that builds or takes a step")
+        raise BadInput(f"measure.memory was given {type(build).__name__}; it takes a function that builds a step")
     here = device()
     if here.kind == "cuda":
         from gpucourse.measure.memory_cuda import observe

@@ -32,15 +32,16 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     def __init__(self, shape: Shape):
         super().__init__()
-        self.widths = (shape.hidden, shape.kv_hidden, shape.kv_hidden)
         self.head_size = shape.head_size
-        self.qkv = nn.Linear(shape.hidden, sum(self.widths), bias=shape.bias)
+        self.q = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
+        self.k = nn.Linear(shape.hidden, shape.kv_hidden, bias=shape.bias)
+        self.v = nn.Linear(shape.hidden, shape.kv_hidden, bias=shape.bias)
         self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         B, T, H = x.shape
-        q, k, v = (part.view(B, T, -1, self.head_size).transpose(1, 2)  # [B, A, T, D]
-                   for part in self.qkv(x).split(self.widths, dim=-1))
+        q, k, v = (project(x).view(B, T, -1, self.head_size).transpose(1, 2)  # [B, A, T, D]
+                   for project in (self.q, self.k, self.v))
         if rotary is not None:
             q, k = rotate(q, *rotary), rotate(k, *rotary)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] != q.shape[1])

@@ -1,0 +1,56 @@
+"""Sums of products of named dimensions: a number of bytes that can still be read as its formula."""
+
+from collections.abc import Mapping
+from math import prod
+
+Term = tuple[str, ...]  # ("n", "h") is n·h
+
+
+class Size:
+    """Bytes as {product of dimensions: coefficient}: `size("n h", 4) + size("n", 8)` is n·(4h + 8)."""
+
+    __slots__ = ("terms",)
+
+    def __init__(self, terms: Mapping[Term, int]):
+        self.terms = {term: c for term, c in terms.items() if c}
+
+    def __add__(self, other: "Size") -> "Size":
+        terms = dict(self.terms)
+        for term, c in other.terms.items():
+            terms[term] = terms.get(term, 0) + c
+        return Size(terms)
+
+    def __mul__(self, times: int) -> "Size":
+        return Size({term: c * times for term, c in self.terms.items()})
+
+    __rmul__ = __mul__
+
+    def at(self, dims: Mapping[str, int]) -> int:
+        """Bytes for these dimensions."""
+        return sum(c * prod(dims[d] for d in term) for term, c in self.terms.items())
+
+    def __str__(self) -> str:
+        return formula(self)
+
+
+NOTHING = Size({})
+
+
+def size(product: str, coefficient: int = 1) -> Size:
+    """`coefficient` bytes for each element of a product of dimensions: size("n h", 4) is 4·n·h."""
+    return Size({tuple(product.split()): coefficient})
+
+
+def total(sizes) -> Size:
+    return sum(sizes, NOTHING)
+
+
+def formula(of: Size) -> str:
+    """`n·(64h + 4a + 16) + 2·V·h`: what every token holds in brackets, the rest after it."""
+    each = {term[1:]: c for term, c in of.terms.items() if term[:1] == ("n",)}
+    rest = [f"{c}·{'·'.join(term)}" if term else str(c) for term, c in of.terms.items() if term[:1] != ("n",)]
+    inner = [f"{c}{'·'.join(term)}" for term, c in each.items()]
+    if len(inner) > 1:
+        return " + ".join([f"n·({' + '.join(inner)})", *rest])
+    return " + ".join([f"{inner[0]}·n" if () in each else f"{next(iter(each.values()))}·n·{'·'.join(next(iter(each)))}"]
+                      * bool(inner) + rest) or "0"
