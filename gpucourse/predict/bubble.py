@@ -18,7 +18,7 @@ def idle_seconds(name: str, ranks: int, costs: Costs = EVEN) -> float:
 
 
 def held(name: str, rank: int, ranks: int, micro_batches: int, chunks: int = 1) -> int:
-    """The most micro-batches whose activations `rank` holds at once, counted a stage: 1/(ranks · chunks) of the model."""
+    """The most micro-batches whose activations `rank` holds, each of one stage: 1/(ranks · chunks) of the model."""
     p, m, v = ranks, micro_batches, chunks
     counts = {"gpipe": m, "1f1b": min(m, p - rank), "interleaved": min(m * v, 2 * (p - 1 - rank) + (v - 1) * p + 1),
               "zero-bubble": v * p, "zbv": 2 * p, "dualpipe": min(2 * p + 1, 2 * m)}

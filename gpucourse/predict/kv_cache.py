@@ -23,14 +23,14 @@ def kv_bytes_per_token(shape: Shape, kv_dtype: str = "bf16", tensor: int = 1) ->
     return 2 * shape.layers * heads * shape.head_size * KV_BYTES[kv_dtype]
 
 
-def divided(shape: Shape, tensor: int) -> int:
-    """`tensor` where attention can be split that many ways, or BadInput naming the ways that work."""
+def divided(shape: Shape, ranks: int, axis: str = "tensor parallel") -> int:
+    """`ranks` where attention's heads can be split that many ways, or BadInput naming the ways that work."""
     ways = [n for n in range(1, shape.heads + 1)
             if shape.heads % n == 0 and (shape.kv_heads % n == 0 or n % shape.kv_heads == 0)]
-    if positive_int("tensor parallel GPUs", tensor) not in ways:
-        raise BadInput(f"tensor parallel is {tensor}; {shape.name} has {shape.heads} heads and {shape.kv_heads} kv "
-                       f"heads: use one of {', '.join(map(str, ways))}")
-    return tensor
+    if positive_int(f"{axis} GPUs", ranks) not in ways:
+        raise BadInput(f"{axis} is {ranks}; {shape.name} has {shape.heads} heads and {shape.kv_heads} kv heads: "
+                       f"use one of {', '.join(map(str, ways))}")
+    return ranks
 
 
 def blocks(kv_bytes: float, bytes_per_token: float, block_size: int = 16) -> int:

@@ -59,11 +59,12 @@ def dualpipe(r: int, p: int, m: int, v: int) -> Phases:
 
 @dataclass(frozen=True)
 class Family:
-    """phases(rank, ranks, micro_batches, chunks). chunks: least and most stages a rank; least: micro-batches a rank."""
+    """phases(rank, ranks, micro_batches, chunks). chunks: least and most stages a rank. least: micro-batches a rank."""
 
     phases: Callable[[int, int, int, int], Phases]
     chunks: tuple[int, int]
-    least: float = 0.0
+    least: int = 0
+    vee: bool = False
 
 
 SCHEDULES = {
@@ -71,8 +72,8 @@ SCHEDULES = {
     "1f1b": Family(one_f_one_b, (1, 1)),
     "interleaved": Family(interleaved, (2, 64), least=1),
     "zero-bubble": Family(zero_bubble, (1, 64), least=1),
-    "zbv": Family(zbv, (2, 2), least=2),
-    "dualpipe": Family(dualpipe, (2, 2), least=2),
+    "zbv": Family(zbv, (2, 2), least=2, vee=True),
+    "dualpipe": Family(dualpipe, (2, 2), least=2, vee=True),
 }
 
 
@@ -91,11 +92,10 @@ def schedule(name: str, ranks: int, micro_batches: int, chunks: int = 0) -> Sche
         allowed = f"{low}" if low == high else f"{low} to {high}"
         raise BadInput(f"chunks is {chunks}; {name} works with {allowed} stages a rank")
     if m < family.least * p:
-        raise BadInput(f"micro-batches is {m}; {name} on {p} ranks needs at least {family.least * p:.0f}")
-    straight = family.chunks != (2, 2)
-    if straight and v > 1 and m % p:
+        raise BadInput(f"micro-batches is {m}; {name} on {p} ranks needs at least {family.least * p}")
+    if not family.vee and v > 1 and m % p:
         raise BadInput(f"micro-batches is {m}; {name} on {p} ranks takes them {p} at a time: use a multiple of {p}")
-    queues = _loop if straight else _vee
+    queues = _vee if family.vee else _loop
     together: set[Action] = set()
     rows = [_written(family.phases(r, p, m, v), *queues(r, p, m, v), together) for r in range(p)]
     return Schedule(name, m, v, tuple(map(tuple, rows)), frozenset(together))
