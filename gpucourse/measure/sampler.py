@@ -15,6 +15,7 @@ from gpucourse.errors import BadInput
 from gpucourse.measure.devices import device_of
 from gpucourse.measure.live_storages import storages_of
 from gpucourse.measure.nvml import DriverMonitor
+from gpucourse.measure.release import forget_frames, release
 
 CATEGORIES = ("weights", "optimizer", "gradients")
 
@@ -36,7 +37,8 @@ class Sampler:
 
     device: its label. memory_is: what `total` counts. phases: (seconds on time.perf_counter, phase) as each begins.
     `tick` walks tensors, so it is for the thread that trains. `total` and `lines` read integers only: from any thread.
-    A gradient read in another thread, even `p.grad is None`, corrupts the heap.
+    A gradient read in another thread, even `p.grad is None`, corrupts the heap. When the loop ends by an exception,
+    what its frames held is released.
     """
 
     memory_is: str
@@ -44,7 +46,7 @@ class Sampler:
 
     def __init__(self, model, where):
         self.device = where.label
-        self.phases: deque[tuple[float, str]] = deque(maxlen=600)
+        self.phases: deque[tuple[float, str]] = deque(maxlen=160)
         self._model = model
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._walked: dict[str, int] | None = None
@@ -55,10 +57,13 @@ class Sampler:
         self._keep(register_optimizer_step_post_hook(self._after_optimizer))
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, kind, error, trace) -> None:
         self._hooks.close()
         self._optimizers.clear()
         self._model = None
+        if error is not None:
+            forget_frames(error)
+            release()
 
     def tick(self) -> dict[str, int]:
         """Bytes by category: as they were when the optimizer last stepped, else now."""
