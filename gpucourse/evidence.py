@@ -17,6 +17,7 @@ GUESS = "your guess"
 INSTANTS = ("forward", "loss", "last block", "first block", "embedding", "step")
 STATES = ("weights", "gradients", "optimizer")
 REST = "activations and temporaries"
+PEAK = "peak allocated"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Readings:
         return self
 
 
+def column(kind: str, values: Mapping[str, float], unit: str, device: str = "", source: str = "") -> Readings:
+    """Figures of one kind in one unit, from {name: value}."""
+    return Readings(kind, tuple(Figure(name, v, unit, kind, device, source) for name, v in values.items()), device)
+
+
 @dataclass(frozen=True)
 class Memory:
     """Bytes by category at the highest moment of each instant of one training step.
@@ -78,14 +84,14 @@ class Memory:
         """The peak, each instant, and the categories at the peak."""
         scale = {"GiB": 1024**3, "MiB": 1024**2, "bytes": 1}[unit]
         top = self.at[self.peak_at]
-        values = {"peak allocated": self.peak}
+        values = {PEAK: self.peak}
         values |= {f"at {instant}": self.total(instant) for instant in INSTANTS if instant in self.at}
         if set(top) >= set(STATES):
             values |= {name: top[name] for name in STATES}
             values[REST] = self.peak - sum(top[name] for name in STATES)
         values |= self.also
-        figures = (Figure(k, v / scale, unit, self.kind, self.device, self.source) for k, v in values.items())
-        return Readings(self.kind, tuple(figures), self.device)
+        values = {name: size / scale for name, size in values.items()}
+        return column(self.kind, values, unit, self.device, self.source)
 
 
 @dataclass(frozen=True)
@@ -102,20 +108,31 @@ class Comparison:
 
     def off(self, values: list[float | None]) -> float | None:
         """How far the last column's value is from the first prediction that is not the guess, as a fraction."""
-        known = [v for column, v in zip(self.columns, values, strict=True) if v is not None and column.kind != GUESS]
-        if len(known) < 2 or not known[0]:
-            return None
-        return known[-1] / known[0] - 1
+        known = self.known(values)
+        return known[-1] / known[0] - 1 if len(known) > 1 and known[0] else None
+
+    def known(self, values: list[float | None]) -> list[float]:
+        """A row's values, without gaps and without the guess."""
+        return [v for column, v in zip(self.columns, values, strict=True) if v is not None and column.kind != GUESS]
+
+    def explained(self) -> str:
+        """The part of the peak that differs most between the first prediction and the last column."""
+        rows = {name: values for name, _, values in self.rows()}
+        apart = {name: self.known(rows[name]) for name in (*STATES, REST) if name in rows}
+        apart = {name: known[-1] - known[0] for name, known in apart.items() if len(known) > 1}
+        name = max(apart, key=lambda part: abs(apart[part]), default="")
+        return f"{name}: {number(apart[name])}" if name and apart[name] else ""
 
     def table(self) -> list[list[str]]:
-        head = ["", *(column.kind for column in self.columns), "unit", "off"]
+        head = ["", *(column.kind for column in self.columns), "unit", "off", "explained by"]
         body = []
         for name, unit, values in self.rows():
             off = self.off(values)
             body.append([name, *("–" if v is None else number(v) for v in values), unit,
-                         "" if off is None else f"{off:+.1%}".replace("%", " %")])
-        foot = ["", *(column.device for column in self.columns), "", ""]
-        return [head, *body] + ([foot] if any(foot) else [])
+                         "" if off is None else percent(off), self.explained() if name == PEAK else ""])
+        foot = ["", *(column.device for column in self.columns), "", "", ""]
+        table = [head, *body] + ([foot] if any(foot) else [])
+        return table if any(row[-1] for row in body) else [row[:-1] for row in table]
 
     def __str__(self) -> str:
         return columns_text(self.table())
@@ -135,7 +152,7 @@ def compare(*columns) -> Comparison:
         if isinstance(column, Figure):
             column = Readings(column.kind, (column,), column.device)
         if not hasattr(column, "readings"):
-            raise BadInput(f"compare was given {type(column).__name__}; it takes guesses, ledgers, dry runs, measurements")
+            raise BadInput(f"compare was given {type(column).__name__}; it takes guesses, ledgers, dry runs, figures")
         read.append(column.readings())
     for column in read:
         record(*column.figures)
@@ -168,12 +185,19 @@ def number(value: float) -> str:
     return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
 
 
-def columns_text(table: list[list[str]]) -> str:
-    """A table as text: the first column to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+def percent(fraction: float) -> str:
+    """A signed difference: `+0.9 %`; `0 %` where nothing is left of it."""
+    return "0 %" if abs(fraction) < 5e-6 else f"{100 * fraction:+.2g} %"
+
+
+def columns_text(table: list[list[str]], left: int = 1) -> str:
+    """A table as text: the first `left` columns to the left, the others to the right."""
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+
     def line(row):
-        first, *rest = row
-        return "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip()
+        aligned = [cell.ljust(width) for cell, width in zip(row[:left], widths, strict=False)]
+        return "  ".join([*aligned, *map(str.rjust, row[left:], widths[left:])]).rstrip()
+
     return "\n".join(map(line, table))
 
 

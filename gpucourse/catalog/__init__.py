@@ -1,9 +1,11 @@
 """Units, GPUs, links, model shapes, job layout: the catalogue that predictions start from."""
 
+from gpucourse.catalog.gpus import Gpu, gpu
 from gpucourse.catalog.jobs import OPTIMIZERS, PRECISIONS, RECOMPUTES, Job, Precision
+from gpucourse.catalog.models import shape
 from gpucourse.catalog.profiles import pick, resolve
 from gpucourse.catalog.shapes import Shape, gpt, llama
 from gpucourse.catalog.units import GiB, KiB, MiB, bytes_text, gib, seconds_text
 
-__all__ = ["OPTIMIZERS", "PRECISIONS", "RECOMPUTES", "GiB", "Job", "KiB", "MiB", "Precision", "Shape", "bytes_text",
-           "gib", "gpt", "llama", "pick", "resolve", "seconds_text"]
+__all__ = ["OPTIMIZERS", "PRECISIONS", "RECOMPUTES", "GiB", "Gpu", "Job", "KiB", "MiB", "Precision", "Shape",
+           "bytes_text", "gib", "gpt", "gpu", "llama", "pick", "resolve", "seconds_text", "shape"]

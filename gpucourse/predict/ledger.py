@@ -34,6 +34,7 @@ class Ledger:
 
     title: str
     lines: tuple[Line, ...]
+    where: str = ""  # what the letters of the formulas stand for
 
     def total(self, instant: str) -> int:
         return sum(line.at.get(instant, 0) for line in self.lines)
@@ -99,7 +100,7 @@ class Ledger:
                 f"{high / GiB:.2f}, device {least / GiB:.2f} … {most / GiB:.2f} GiB")
 
     def __str__(self) -> str:
-        return f"{self.title}\n{columns_text(self.table())}\n{self.closing()}"
+        return f"{self.title}\n{columns_text(self.table(), left=2)}\n{self.closing()}\n{self.where}"
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{self.title}</b></p>{table_html(self.table())}<p>{self.closing()}</p>"
+        return f"<p><b>{self.title}</b></p>{table_html(self.table())}<p>{self.closing()}<br>{self.where}</p>"

@@ -9,7 +9,7 @@ from gpucourse.evidence import INSTANTS
 from gpucourse.predict import network, tape
 from gpucourse.predict.ledger import Ledger, Line
 from gpucourse.predict.parameters import parameters
-from gpucourse.predict.sizes import formula, size
+from gpucourse.predict.sizes import Size, formula, size
 
 CPU_EAGER = "PyTorch eager, derivatives.yaml"
 LACKING = ("experts", "latent", "parallel", "qk_norm", "qkv_bias", "other")  # parts that our networks do not have
@@ -24,7 +24,7 @@ def memory(shape: Shape, job: Job) -> Ledger:
     step = Step(shape, job)
     lines = [*states(step), *activations(step), *gradients_in_flight(step), *optimizer_step(step)]
     return Ledger(f"{shape.name} {step.count.total / 1e6:,.0f}M · {job} · one device",
-                  tuple(line for line in lines if line.bytes))
+                  tuple(line for line in lines if line.bytes), step.where())
 
 
 def check(shape: Shape, job: Job) -> None:
@@ -42,7 +42,7 @@ class Step:
     def __init__(self, shape: Shape, job: Job):
         self.shape, self.job, self.bytes = shape, job, job.bytes
         self.count = parameters(shape)
-        self.dims = dict(n=job.tokens, T=job.seq, h=shape.hidden, k=shape.kv_hidden, f=shape.ffn, a=shape.heads,
+        self.dims = dict(n=job.tokens, h=shape.hidden, k=shape.kv_hidden, f=shape.ffn, a=shape.heads,
                          V=shape.vocab)
         self.stream = size("n h", self.bytes.weights)
         given = {network.STREAM: self.stream}
@@ -57,8 +57,12 @@ class Step:
         self.head_backward = tape.backward(head, self.dims, given, again)
         self.block_keeps_stream = any(network.STREAM in op.keeps for op in block)
 
-    def at(self, of) -> int:
+    def at(self, of: Size) -> int:
         return of.at(self.dims)
+
+    def where(self) -> str:
+        names = dict(n="tokens", h="hidden", k="kv hidden", f="ffn", a="heads", V="vocabulary")
+        return " · ".join(f"{letter} {name} {self.dims[letter]:,}" for letter, name in names.items())
 
 
 def states(step: Step) -> list[Line]:

@@ -16,10 +16,10 @@ def block(shape: Shape, precision: Precision) -> list[Op]:
     """x + attention(norm(x)), then x + mlp(norm(x)); models/transformer.py line by line."""
     attend, normed = attention(shape, precision), "attention norm"
     first = [*norm(shape, precision, normed, STREAM), *attend,
-             *residual(precision, "x1", STREAM, "attention out")]
+             *residual(precision, "attention added", STREAM, "attention out")]
     feed, normed = mlp(shape, precision), "mlp norm"
-    return first + [*norm(shape, precision, normed, "x1"), *feed,
-                    *residual(precision, "x2", "x1", "mlp down")]
+    return first + [*norm(shape, precision, normed, "attention added"), *feed,
+                    *residual(precision, "mlp added", "attention added", "mlp down")]
 
 
 def head(shape: Shape, precision: Precision) -> list[Op]:

@@ -13,8 +13,8 @@ from gpucourse.predict.parameters import parameters
 # (QLoRA, arXiv 2305.14314, section 3). Only the blocks are quantised: embedding, head and norms stay bf16.
 WEIGHT_BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "nf4": 4.5, "nf4-double": 4.127}
 
-# Activations of the largest prefill, the CUDA context, graphs: vllm-project/vllm#10517 logs amount to 2.4 to 3.4 GiB.
-RESERVE_GIB = 2.5
+# Activations of the largest prefill, the CUDA context, graphs: what the logs of vllm-project/vllm#10517 leave for them.
+RESERVE_GIB = (2.4, 3.4)
 
 
 def weight_bytes(shape: Shape, weights: str = "bf16", tensor: int = 1) -> float:
@@ -46,26 +46,26 @@ def plan(shape: Shape, on: Gpu, context: int, wanted: int = 1, tensor: int = 1, 
     """Whether `wanted` requests of `context` tokens each fit at once, and what the cache holds.
 
     KV bytes = utilization × the capacity that torch reports − weights − reserve. Without a reserve of your own the
-    answer is uncertain where half or twice the usual one would change it.
+    figures are for the middle of the usual range, and the answer is uncertain where its ends disagree.
     """
     if positive_int("context", context) > shape.context:
         raise BadInput(f"context is {context}; {shape.name} takes at most {shape.context} tokens")
     if not 0 < positive("utilization", utilization) <= 1:
         raise BadInput(f"utilization is {utilization}; it must be above 0 and at most 1")
     positive_int("concurrency", wanted)
-    held = weight_bytes(shape, weights, tensor)
-    each = kv_bytes_per_token(shape, kv_dtype, tensor)
+    low, high = RESERVE_GIB if reserve_gib is None else 2 * (positive("reserve-gib", reserve_gib),)
+    held, each = weight_bytes(shape, weights, tensor), kv_bytes_per_token(shape, kv_dtype, tensor)
 
-    def with_reserve(reserve: float) -> tuple[float, int, bool]:
-        room = utilization * on.capacity - held - reserve * GiB
-        count = blocks(room, each, block_size)
-        return room, count, admitted(count * block_size, context, block_size) >= wanted
+    def room(reserve: float) -> float:
+        return max(0.0, utilization * on.capacity - held - reserve * GiB)
 
-    reserve = RESERVE_GIB if reserve_gib is None else positive("reserve-gib", reserve_gib)
-    room, count, enough = with_reserve(reserve)
-    doubtful = reserve_gib is None and with_reserve(reserve / 2)[2] != with_reserve(2 * reserve)[2]
+    def enough(reserve: float) -> bool:
+        return admitted(blocks(room(reserve), each, block_size) * block_size, context, block_size) >= wanted
+
+    middle = (low + high) / 2
+    count = blocks(room(middle), each, block_size)
     return ServePlan(
-        weight_bytes=held, reserve_bytes=reserve * GiB, kv_bytes_per_token=each, kv_bytes=max(0.0, room),
-        kv_blocks=count, kv_tokens=count * block_size, max_concurrency=concurrency(count * block_size, context),
-        fits="uncertain" if doubtful else "yes" if enough else "no",
+        weight_bytes=held, reserve_bytes=middle * GiB, kv_bytes_per_token=each, kv_bytes=room(middle), kv_blocks=count,
+        kv_tokens=count * block_size, max_concurrency=concurrency(count * block_size, context),
+        fits="yes" if enough(high) else "uncertain" if enough(low) else "no",
     )

@@ -71,4 +71,6 @@ def _causes(on: Gpu, dtype: str, used: float, number: int) -> list[str]:
         causes.append(f"another card ({', '.join(others[:3])})")
     if number == 1:
         causes.append("the tokens of several GPUs counted as one's")
-    return [*causes, "2:4-sparse kernels, whose peak is twice the dense one"]
+    if used <= 2 * on.peak(dtype):
+        causes.append("2:4-sparse kernels, whose peak is twice the dense one")
+    return causes or ["a wrong throughput, sequence or model"]
