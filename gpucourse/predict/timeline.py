@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from gpucourse.errors import BadInput
-from gpucourse.predict.actions import Action, Schedule, needs
+from gpucourse.predict.actions import KINDS, Action, Schedule, needs
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def timeline(schedule: Schedule, costs: Costs = EVEN) -> Timeline:
         moved = False
         for rank, row in enumerate(schedule.actions):
             while at[rank] < len(row):
-                group = row[at[rank]:at[rank] + (2 if row[at[rank]] in schedule.together else 1)]
-                starts = [_ready(action, schedule.stages, spans, rank, rank_of, costs.hop) for action in group]
+                starts = [_ready(action, schedule.stages, spans, rank, rank_of, costs.hop)
+                          for action in _group(schedule, row, at[rank])]
                 if None in starts:
                     break
                 start = max(free[rank], *starts)
@@ -104,6 +104,11 @@ def in_flight(schedule: Schedule) -> tuple[int, ...]:
     return tuple(peaks)
 
 
+def _group(schedule: Schedule, row: tuple[Action, ...], i: int) -> tuple[Action, ...]:
+    """The actions that the i-th of a row starts with: itself, or the pair that it belongs to."""
+    return row[i:i + 2] if row[i] in schedule.together else row[i:i + 1]
+
+
 def _ready(action: Action, stages: int, spans: Mapping, rank: int, rank_of: Mapping, hop: float) -> float | None:
     """When everything that an action needs is there, or None while something has not happened."""
     start = 0.0
@@ -121,6 +126,10 @@ def _complete(schedule: Schedule) -> None:
     seen: set[Action] = set()
     for rank, row in enumerate(schedule.actions):
         for action in row:
+            places = action.stage in range(schedule.stages), action.micro_batch in range(schedule.micro_batches)
+            if action.kind not in KINDS or not all(places):
+                raise BadInput(f"rank {rank} has {action}; kinds are {', '.join(KINDS)}, stages 0 to "
+                               f"{schedule.stages - 1}, micro-batches 0 to {schedule.micro_batches - 1}")
             if action in seen:
                 raise BadInput(f"rank {rank} does {action} a second time")
             if home.setdefault(action.stage, rank) != rank:
@@ -136,7 +145,8 @@ def _complete(schedule: Schedule) -> None:
 def _all_done(schedule: Schedule, at: list[int], spans: Mapping[Action, tuple[float, float]]) -> None:
     for rank, row in enumerate(schedule.actions):
         if at[rank] < len(row):
-            stuck = row[at[rank]]
-            missing = next(options[0] for options in needs(stuck, schedule.stages)
+            missing = next(options[0] for action in _group(schedule, row, at[rank])
+                           for options in needs(action, schedule.stages)
                            if not any(option in spans for option in options))
-            raise BadInput(f"the schedule hangs: rank {rank} waits before {stuck} for {missing}, which never comes")
+            raise BadInput(f"the schedule hangs: rank {rank} waits before {row[at[rank]]} for {missing}, "
+                           "which never comes")

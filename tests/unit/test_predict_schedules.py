@@ -16,7 +16,8 @@ TENTHS = st.integers(1, 30).map(lambda n: n / 10)
 def schedules(draw, names=NAMES):
     name, p = draw(names), draw(st.integers(1, 6))
     low, high = SCHEDULES[name].chunks
-    return schedule(name, p, p * draw(st.integers(2, 5)), draw(st.integers(low, min(high, 4))))
+    rounds = draw(st.integers(max(1, SCHEDULES[name].least), 5))
+    return schedule(name, p, p * rounds, draw(st.integers(low, min(high, 4))))
 
 
 @given(schedules())
@@ -135,10 +136,21 @@ F, B = (lambda s, m: Action("F", s, m)), (lambda s, m: Action("B", s, m))
     ([[F(0, 0), Action("I", 0, 0)], [F(1, 0), B(1, 0)]], "micro-batch 0 at stage 0 has FI"),
     ([[F(0, 0), B(0, 0), B(1, 0)], [F(1, 0)]], "stage 1 is on rank 0 and on rank 1"),
     ([[F(0, 0), B(0, 0)], []], "micro-batch 0 at stage 1 has nothing"),
+    ([[F(0, 0), B(0, 0)], [F(2, 0), B(2, 0)]], "rank 1 has 2F0; kinds are F, B, I, W, stages 0 to 1"),
+    ([[F(0, 1), B(0, 1)], [F(1, 0), B(1, 0)]], "micro-batches 0 to 0"),
+    ([[Action("X", 0, 0)], []], "rank 0 has 0X0"),
 ])
 def test_schedules_of_ones_own_are_judged(rows, message):
     with pytest.raises(BadInput, match=message):
         timeline(Schedule("mine", 1, 1, tuple(map(tuple, rows))))
+
+
+def test_a_pair_that_waits_for_itself_hangs():
+    rows = ((F(0, 0), F(0, 1), B(0, 0), B(0, 1)),)
+    fine = Schedule("mine", 2, 1, rows, frozenset({F(0, 1)}))
+    assert timeline(fine).seconds == 6
+    with pytest.raises(BadInput, match="rank 0 waits before 0F1 for 0F1"):
+        timeline(Schedule("mine", 2, 1, ((F(0, 0), F(0, 1), B(0, 1), B(0, 0)),), frozenset({F(0, 1)})))
 
 
 @pytest.mark.parametrize(("args", "message"), [
