@@ -55,10 +55,12 @@ function initialize({ model }) {
   const observer = new MutationObserver(settle);
   observer.observe(document.body, { childList: true, subtree: true });
   settle();
-  return () => {
+  const leave = () => {
     observer.disconnect();
     form.replaceWith(...text);
   };
+  model.on("comm_live_update", leave); // the kernel has ended or restarted
+  return leave;
 }
 
 export default { initialize };
