@@ -1,14 +1,10 @@
 """gpucourse run: lessons in a batch, one process a notebook, and one folder with all that came of it."""
 
-import ast
-import hashlib
-import json
 import signal
 import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,22 +13,12 @@ import click
 from gpucourse.course import record
 from gpucourse.course.checkout import Checkout, here, write
 from gpucourse.course.executing import Outcome, execute
-from gpucourse.course.lessons import Lesson, choose
-from gpucourse.errors import BadInput, Missing, positive_int, unknown
-from gpucourse.settings import settings
+from gpucourse.course.lessons import choose
+from gpucourse.course.tasks import Task, tasks, values
+from gpucourse.errors import positive_int
 
 DEADLINES = {"auto": 300, "smoke": 300, "full": 3600}  # seconds a notebook; smoke sizes are made for 60
-
-
-@dataclass(frozen=True)
-class Task:
-    """One lesson to run. notebook: its text. fingerprint: of the notebook, the parameters and strictness."""
-
-    lesson: Lesson
-    notebook: str
-    cells: int
-    parameters: dict
-    fingerprint: str
+BAR = "{desc}{percentage:3.0f} %|{bar}| {n_fmt} of {total_fmt} cells, {elapsed}"
 
 
 @click.command()
@@ -64,61 +50,6 @@ def folder(checkout: Checkout, resume: bool) -> Path:
     return checkout.runs / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
 
 
-def values(given: tuple[tuple[str, str], ...]) -> dict:
-    """Parameters as typed on a command line: Python literals, or else text."""
-    parsed = {}
-    for name, text in given:
-        try:
-            parsed[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            parsed[name] = text
-    return parsed
-
-
-def tasks(checkout: Checkout, lessons: tuple[Lesson, ...], solved: bool, given: dict) -> list[Task]:
-    """What is to be run: each lesson with those of the given parameters that its parameters cell has."""
-    from gpucourse.course import sources
-
-    texts = {lesson: sources.text(_notebook(checkout, lesson, solved)) for lesson in lessons}
-    known = {lesson: parameters(text) for lesson, text in texts.items()}
-    every = {name: default for defaults in known.values() for name, default in defaults.items()}
-    for name, value in given.items():
-        if lessons and name not in every and name != "profile":
-            raise unknown("parameter", name, every)
-        if name in every and type(value) is not type(every[name]):
-            raise BadInput(f"-p {name} is {value!r}; it must be of type {type(every[name]).__name__}, "
-                           f"as {every[name]!r} is")
-    ready = []
-    for lesson, text in texts.items():
-        taken = {name: value for name, value in given.items() if name in known[lesson]}
-        key = json.dumps([text, taken, solved, settings().strict], sort_keys=True)
-        ready.append(Task(lesson, text, text.count('"cell_type":'), taken,
-                          hashlib.sha256(key.encode()).hexdigest()[:16]))
-    return ready
-
-
-def _notebook(checkout: Checkout, lesson: Lesson, solved: bool):
-    from gpucourse.course import sources
-
-    if solved:
-        return sources.solved(lesson.source)
-    path = checkout.notebooks / f"{lesson.name}.ipynb"
-    try:
-        return sources.without_outputs(sources.read(path))
-    except FileNotFoundError:
-        raise Missing(f"notebooks/{path.name} is not there; write it: gpucourse build") from None
-
-
-def parameters(notebook: str) -> dict:
-    """Names and defaults of the notebook's parameters cell."""
-    import papermill
-
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch, "notebook.ipynb")
-        write(path, notebook)
-        return {name: ast.literal_eval(found["default"]) for name, found in papermill.inspect_notebook(path).items()}
-
-
 def run(checkout: Checkout, ready: list[Task], out: Path, *, solved: bool = False, jobs: int = 1,
         resume: bool = False, deadline: float = DEADLINES["smoke"]) -> list[str]:
     """Run the tasks into the folder `out` and return each one's state. Nothing in `out` is ever half written."""
@@ -133,7 +64,7 @@ def run(checkout: Checkout, ready: list[Task], out: Path, *, solved: bool = Fals
     todo = [task for task in ready if task.lesson.name not in kept]
     watched = sys.stderr.isatty()
     stop = threading.Event()
-    with (tqdm(total=sum(task.cells for task in todo), unit="cell", disable=not watched) as bar,
+    with (tqdm(total=sum(task.cells for task in todo), disable=not watched, bar_format=BAR) as bar,
           ThreadPoolExecutor(jobs) as pool):
         for name in kept:
             tqdm.write(f"{name}: done before, kept")
@@ -172,6 +103,7 @@ def _one(checkout: Checkout, task: Task, out: Path, solved: bool, deadline: floa
         write(source, task.notebook)
         outcome = execute(source, target, parameters=task.parameters, cwd=checkout.notebooks,
                           environment=environment, deadline=deadline, stop=stop, reached=reached)
+        reached(task.cells)
         if target.exists():
             write(out / f"{name}.ipynb", target.read_text(encoding="utf-8"))
         if outcome.state != "done":

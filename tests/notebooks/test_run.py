@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from gpucourse.course import machine, sources
-from gpucourse.course.build import build
 from gpucourse.course.checkout import write
 from gpucourse.course.lessons import choose, lessons
-from gpucourse.course.run import run, tasks, values
+from gpucourse.course.run import run
+from gpucourse.course.tasks import tasks, values
 from gpucourse.errors import BadInput, Missing
 
 # A bank of its own for lesson 01, so that the notebook's check is a real one.
@@ -193,9 +193,3 @@ def test_an_interrupted_run_ends_its_notebooks(checkout, lesson, out):
     assert said.strip().splitlines()[-1] == "gpucourse: interrupted"
     assert not sleeping()
     assert summary(out)["01_hangs"]["state"] == "waiting"
-
-
-def test_built_notebooks_run_as_they_are(checkout, lesson, out):
-    lesson("01_good")
-    build(checkout, lessons(checkout)[0])
-    assert run(checkout, tasks(checkout, lessons(checkout), False, {"profile": "smoke"}), out) == ["done"]

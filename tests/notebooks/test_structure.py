@@ -7,7 +7,7 @@ import pytest
 from gpucourse.course import sources
 from gpucourse.course.checkout import here
 from gpucourse.course.lessons import HARDWARE, choose, find, lessons
-from gpucourse.course.run import parameters
+from gpucourse.course.tasks import parameters
 from gpucourse.errors import BadInput
 
 HEADINGS = ["The question", "Predict", "Mechanism", "Measure", "Compare", "At full size", "Exercises",

@@ -5,7 +5,8 @@ import pytest
 from gpucourse.course.checkout import here
 from gpucourse.course.lessons import lessons
 from gpucourse.course.record import read
-from gpucourse.course.run import run, tasks
+from gpucourse.course.run import run
+from gpucourse.course.tasks import tasks
 
 LESSONS = lessons(here())
 

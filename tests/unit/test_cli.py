@@ -88,6 +88,14 @@ def test_doctor_prints_one_json_object_and_names_neither_host_nor_folder(capsys)
     assert str(ROOT) not in printed and os.uname().nodename not in printed
 
 
+def test_lab_serves_the_notebooks_to_this_machine_alone(monkeypatch):
+    started = []
+    monkeypatch.setattr("gpucourse.course.lab.subprocess.call", lambda line: started.extend(line) or 0)
+    assert main(["lab", "--no-browser"]) == 0
+    assert started[1:] == ["-m", "jupyterlab", "--ip=127.0.0.1", f"--ServerApp.root_dir={ROOT / 'notebooks'}",
+                           "--no-browser"]
+
+
 def test_progress_counts_and_reset_keeps_a_copy(tmp_path, monkeypatch, capsys):
     from gpucourse.exercises import progress
 
