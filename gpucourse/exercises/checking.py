@@ -42,7 +42,8 @@ def examine(id: str, answer: Any = ..., given: Any = None) -> Result:
         return broken_check(str(id), error)
     used = progress.hints_used(id)
     result = state_of(exercise, answer, given, used)
-    progress.add("check", id, state=result.state, parts=result.parts, hints=used)
+    if result.state != "not attempted" or not progress.attempted(id):  # a notebook run anew undoes no answer
+        progress.add("check", id, state=result.state, parts=result.parts, hints=used)
     return result
 
 

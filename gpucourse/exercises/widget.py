@@ -15,7 +15,8 @@ import anywidget
 import traitlets
 from IPython.display import display
 
-from gpucourse.exercises.checking import examine
+from gpucourse.exercises import progress
+from gpucourse.exercises.checking import examine, state_of
 from gpucourse.exercises.kinds import Choice, Number
 from gpucourse.exercises.view import Lines, result_lines
 
@@ -51,7 +52,7 @@ def show_form(exercise: Choice | Number, given: Any) -> None:
     name = f"gpucourse-form-{secrets.token_hex(8)}"
     saved = f'{exercise.title}: run this cell to answer in a form, or use check("{exercise.id}", your answer).'
     display(Place(name, Lines(exercise.id, saved)))
-    below = display(result_lines(examine(exercise.id)), display_id=True)
+    below = display(result_lines(state_of(exercise, ..., given, progress.hints_used(exercise.id))), display_id=True)
     is_choice = isinstance(exercise, Choice)
     form = Form(place=name, question={
         "id": exercise.id, "title": exercise.title, "unit": "" if is_choice else exercise.unit,

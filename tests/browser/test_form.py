@@ -82,7 +82,7 @@ def test_the_same_answer_can_be_given_twice(notebook):
     notebook.page.keyboard.press("Space")
     for _ in range(2):
         notebook.page.keyboard.press("Enter")
-        notebook.page.wait_for_function("!document.querySelector('.gpucourse-waiting')")  # set by Enter, until the reply
+        notebook.page.wait_for_function("!document.querySelector('.gpucourse-waiting')")  # Enter sets it
         shown(notebook, CHOICE, "✗ wrong: a")
 
 

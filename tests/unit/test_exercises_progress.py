@@ -39,6 +39,12 @@ def test_an_event_says_what_happened(state):
     assert second["time"].endswith("+00:00")
 
 
+def test_a_blank_check_after_an_answer_is_no_event(state):
+    for answer in (..., 16, ..., ...):
+        check("98.1", answer)
+    assert [event["state"] for event in progress.events()] == ["not attempted", "right"]
+
+
 def test_the_state_folder_is_made_when_it_is_missing(state):
     assert not state.exists()
     check("98.1", 16)
