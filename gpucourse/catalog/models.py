@@ -33,7 +33,7 @@ def models() -> tuple[str, ...]:
     return tuple(_rows())
 
 
-def published(model: str) -> int:
+def published_parameters(model: str) -> int:
     """The parameter count that the publisher of a known model gives."""
     if model not in _rows():
         raise unknown("model", model, _rows())

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from gpucourse.catalog.models import models, published, shape
+from gpucourse.catalog.models import models, published_parameters, shape
 from gpucourse.catalog.shapes import Experts, Latent, gpt, llama
 from gpucourse.errors import BadInput
 from gpucourse.predict.parameters import parameters
@@ -10,7 +10,7 @@ from gpucourse.predict.parameters import parameters
 
 @pytest.mark.parametrize("name", models())
 def test_parameter_count_is_the_published_one(name):
-    assert parameters(shape(name)).total == published(name)
+    assert parameters(shape(name)).total == published_parameters(name)
     assert shape(name).source
 
 
