@@ -33,9 +33,12 @@ def summary(header: dict, entries: dict[str, dict]) -> str:
 def read(out: Path) -> dict:
     """A run's summary, or BadInput where the folder holds none."""
     try:
-        return json.loads((out / "summary.json").read_text(encoding="utf-8"))
+        found = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise BadInput(f"{out} is not the folder of a run: it holds no readable summary.json") from None
+        found = {}
+    if not isinstance(found, dict) or "lessons" not in found:
+        raise BadInput(f"{out} is not the folder of a run: it holds no readable summary.json")
+    return found
 
 
 def finished(out: Path, fingerprints: dict[str, str]) -> dict[str, dict]:

@@ -58,7 +58,7 @@ def test_help_loads_neither_torch_nor_papermill(arguments):
     (["build", "--chek"], "No such option '--chek'."),
     (["report"], "Missing argument 'DIR...'."),
     (["report", "nowhere"], "nowhere is not the folder of a run: it holds no readable summary.json"),
-    (["run", "--out", "/dev/null/run"], "cannot write /dev/null/run/summary.json: "),
+    (["run", "--solved", "--out", "/dev/null/run"], "cannot write /dev/null/run/summary.json: "),
 ])
 def test_bad_usage_is_one_line_and_exit_2(arguments, says, capsys):
     assert main(arguments) == 2
