@@ -73,5 +73,6 @@ class CudaBudget:
 
 def refusal(operation: str, live: int, limit: int) -> str:
     """What a refused budget says."""
+    over = live - limit
     return (f"{operation}: {bytes_text(live)} live, the budget is {bytes_text(limit)} "
-            f"({live - limit:,} bytes over); make the batch smaller, recompute, or raise the budget")
+            f"({over:,} byte{'s' if over > 1 else ''} over); make the batch smaller, recompute, or raise the budget")

@@ -3,6 +3,7 @@
 import gc
 import sys
 import traceback
+from contextlib import suppress
 
 import torch
 
@@ -32,7 +33,10 @@ def forget_frames(error: BaseException) -> None:
         if error is None or id(error) in seen:
             continue
         seen.add(id(error))
-        traceback.clear_frames(error.__traceback__)
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            with suppress(RuntimeError):  # it is still running
+                frame.clear()
+            _ = frame.f_locals  # before Python 3.13 a copy that a traceback printer took; asking anew empties it
         pending += [error.__context__, error.__cause__]
 
 
