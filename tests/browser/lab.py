@@ -105,7 +105,8 @@ class Notebook:
             }""", arg=count)
 
     def busy(self) -> bool:
-        return self.page.evaluate(f"{SESSION}.kernel.status") == "busy"
+        """Whether a cell is running. The kernel's own status also says idle when it has answered a widget meanwhile."""
+        return self.page.locator(".jp-InputPrompt", has_text="[*]").count() > 0
 
     def save(self) -> None:
         self.page.evaluate("async () => { await jupyterapp.shell.currentWidget.context.save() }")

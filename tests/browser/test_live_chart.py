@@ -1,0 +1,104 @@
+"""A training cell in JupyterLab: the chart moves while the cell is busy, and stays when the kernel has gone."""
+
+import json
+import time
+
+import nbformat
+import pytest
+from lab import DEADLINE
+
+pytestmark = pytest.mark.browser
+
+TRAINING = """
+import time
+import torch
+from gpucourse import watch
+from gpucourse.catalog import MiB
+
+model = torch.nn.Sequential(*[torch.nn.Linear(768, 768) for _ in range(8)])
+optimizer = torch.optim.AdamW(model.parameters())
+data = torch.randn(256, 768)
+with watch("training", budget=160 * MiB) as w:
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < {seconds}:
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+        time.sleep(0.03)
+        w.step(len(data))
+"""
+
+
+@pytest.fixture
+def training_notebook(home):
+    """Where a notebook with a cell that trains under `watch` lies, in JupyterLab's folder."""
+    cells = [nbformat.v4.new_markdown_cell("# Training, watched"),
+             nbformat.v4.new_code_cell(TRAINING.format(seconds=12))]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    path = home / "notebooks" / "training.ipynb"
+    nbformat.write(notebook, path)
+    return path
+
+
+def test_moves_while_busy_and_stays_after_a_restart(training_notebook, open_notebook):
+    notebook = open_notebook(training_notebook.name)
+    notebook.run_all()
+    chart = notebook.page.locator(".jp-OutputArea-output svg[role=img]")
+    chart.wait_for()
+    frames = [_frame(notebook, chart) for _ in range(3)]
+    notebook.screenshot("live_chart_busy")
+    assert len(set(frames)) == 3, "the chart stood still while the cell was busy"
+
+    picture, line = _finished(notebook)
+    notebook.screenshot("live_chart_ended")
+    assert chart.count() == 0
+    notebook.save()
+    _saved_without_a_widget(training_notebook)
+
+    notebook.restart_kernel()
+    notebook.open()
+    again, same = _finished(notebook)
+    notebook.screenshot("live_chart_reopened")
+    assert (again, same) == (picture, line)
+    assert "model not found" not in notebook.page.locator(".jp-Notebook").inner_text()
+
+
+def test_an_interrupt_leaves_a_picture_and_a_line(training_notebook, open_notebook):
+    notebook = open_notebook(training_notebook.name)
+    notebook.run_all()
+    notebook.page.locator(".jp-OutputArea-output svg[role=img]").wait_for()
+    notebook.command("notebook:interrupt-kernel")
+    _, line = _finished(notebook)
+    notebook.screenshot("live_chart_interrupted")
+    assert "training: interrupted; its tensors are released; peak" in line
+
+
+def _frame(notebook, chart) -> str:
+    """The chart's markup, once it differs from what it was, read while the kernel is busy."""
+    before, deadline = chart.inner_html(), time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        now = chart.inner_html()
+        if now != before:
+            assert notebook.busy()
+            return now
+        time.sleep(0.05)
+    raise AssertionError("the chart stood still")
+
+
+def _finished(notebook) -> tuple[str, str]:
+    """The picture, as its data URL, and the line of text below it."""
+    picture = notebook.page.locator(".jp-OutputArea-output img")
+    picture.wait_for()
+    line = notebook.page.locator(".jp-OutputArea-output pre", has_text="measured on").first
+    line.wait_for()
+    assert picture.evaluate("image => image.complete && image.naturalWidth") == 950
+    return picture.get_attribute("src"), line.inner_text()
+
+
+def _saved_without_a_widget(path) -> None:
+    saved = json.loads(path.read_text())
+    assert "widgets" not in saved["metadata"]
+    outputs = [output for cell in saved["cells"] if cell["cell_type"] == "code" for output in cell["outputs"]]
+    assert [set(output.get("data", {})) for output in outputs] == [{"image/png", "text/plain"}, set()]
+    assert len(outputs[0]["data"]["image/png"]) * 3 / 4 <= 60 * 1024
