@@ -16,6 +16,7 @@ _HOMES = {
     "question": ("gpucourse.exercises", "question"),
     "compare": ("gpucourse.evidence", "compare"),
     "record": ("gpucourse.evidence", "record"),
+    "draw": ("gpucourse.live.instants", "instants"),
     "watch": ("gpucourse.live.watching", "watch"),
     "catalog": ("gpucourse.catalog", ""),
     "dryrun": ("gpucourse.dryrun", ""),

@@ -66,7 +66,7 @@ SCALE = {"TFLOP/s": 1e12, "GB/s": 1e9}
 def ceilings(on: Device | None = None) -> Ceilings:
     """The rates that `on` (the lessons' device) reaches, in about three seconds or less; each is the best of several.
 
-    Sizes grow until a call takes 30 ms, so that a dtype which is emulated here costs no more than one that is not.
+    Sizes grow as long as a call would take at most 30 ms, so that a dtype which is emulated costs no more than another.
     """
     on = on or device()
     with quiet() as note:
@@ -96,14 +96,16 @@ def _slow(row: Ceiling, fp32: float) -> Ceiling:
 
 
 def _product(name: str, dtype: torch.dtype, on: Device) -> Ceiling:
-    size, seconds, best = 32, 0.0, 0.0
-    while seconds < CALL / 8 and size < LARGEST[on.kind]:  # twice the size is eight times the work
-        size *= 2
+    def rate(size: int, limit: float) -> float:
         a = torch.ones(size, size, dtype=dtype, device=on.torch)
-        seconds = _best_seconds(lambda a=a: a @ a, 3 * CALL / 8)
-        best = max(best, 2 * size**3 / seconds)
-    seconds = _best_seconds(lambda: a @ a, LOOK)
-    return Ceiling(f"{name} product", max(best, 2 * size**3 / seconds), "TFLOP/s", f"{size} × {size}")
+        return 2 * size**3 / _best_seconds(lambda: a @ a, limit)
+
+    size = 64
+    best = rate(size, LOOK / 10)
+    while size < LARGEST[on.kind] and 2 * (2 * size) ** 3 / best <= CALL:  # what the next size would take at this rate
+        size *= 2
+        best = max(best, rate(size, LOOK / 10))
+    return Ceiling(f"{name} product", max(best, rate(size, LOOK)), "TFLOP/s", f"up to {size} × {size}")
 
 
 def _copies(on: Device) -> list[Ceiling]:

@@ -102,5 +102,7 @@ class Ledger:
     def __str__(self) -> str:
         return f"{self.title}\n{columns_text(self.table(), left=2)}\n{self.closing()}\n{self.where}"
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         return f"<p><b>{self.title}</b></p>{table_html(self.table())}<p>{self.closing()}<br>{self.where}</p>"

@@ -20,7 +20,7 @@ def test_two_depths_give_every_instant_exactly(shape, job):
 
 def test_the_largest_instant_changes_with_depth():
     """Extrapolating the peak alone would be wrong here: another instant is the largest at depth."""
-    shape, job = gpt("gpt", 4, 64, 2, vocab=6000, context=64, tied=False), Job(1, 32, optimizer="sgd")
+    shape, job = gpt("gpt", 4, 64, 2, vocab=6000, context=64, tied=False), Job(1, 45, optimizer="sgd")
     shallow, deep = run(shape.but(layers=3), job), run(shape, job)
 
     def largest(table):
