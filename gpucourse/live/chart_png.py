@@ -72,7 +72,8 @@ def _memory(axes, picture: Picture) -> None:
     for (name, colour), edge in zip(LAYERS, layers(picture.memory), strict=True):
         upper = [size / scale for size in edge]
         axes.fill_between(times, lower, upper, color=colour, linewidth=0)
-        labels.append(((lower[-1] + upper[-1]) / 2, f"{name} {short(upper[-1] - lower[-1])}", colour))
+        if upper[-1] > lower[-1]:
+            labels.append(((lower[-1] + upper[-1]) / 2, f"{name} {short(upper[-1] - lower[-1])}", colour))
         lower = upper
     for begin, end, phase in bands(picture, axes.get_window_extent().width):
         axes.axvspan(begin, end, color="black", alpha=PHASE_SHADE[phase], linewidth=0)
@@ -90,6 +91,7 @@ def _memory(axes, picture: Picture) -> None:
 
 def _rates(axes, picture: Picture) -> None:
     if not picture.steps:
+        axes.set_ylim(0, 1.1)
         axes.text(0.03, 0.9, "no step", transform=axes.transAxes, fontsize=8, color=FAINT)
         return
     times = [point.end for point in picture.steps]

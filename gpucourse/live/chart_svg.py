@@ -83,7 +83,8 @@ def _memory(picture: Picture, box: Box) -> Iterable[str]:
     labels, below = [], 0.0
     for (name, colour), edge in zip(LAYERS, edges, strict=True):
         above = edge[-1] / scale
-        labels.append((box.y((below + above) / 2), f"{name} {short(above - below)}", colour))
+        if above > below:
+            labels.append((box.y((below + above) / 2), f"{name} {short(above - below)}", colour))
         below = above
     shown = bands(picture, box.width)
     for begin, end, phase in shown:

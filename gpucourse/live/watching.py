@@ -10,7 +10,7 @@ from gpucourse.errors import BadInput, positive_int
 from gpucourse.evidence import Figure, Readings, record
 from gpucourse.live.chart_png import png
 from gpucourse.live.chart_svg import svg
-from gpucourse.live.picture import Picture, short
+from gpucourse.live.picture import Picture
 from gpucourse.live.screen import Screen
 from gpucourse.live.series import MemoryPoint, StepPoint, memory_history, step_history
 from gpucourse.settings import settings
@@ -18,7 +18,6 @@ from gpucourse.settings import settings
 SAMPLE = 0.1  # seconds between two looks at the memory
 REDRAW = 0.2  # seconds between two drawings, at least
 SHARE = 1 / 250  # of one core, at most, for drawing: a longer run is drawn less often
-NOTHING = (0, 0, 0)
 
 
 def watch(title: str, *, model=None, budget: float | None = None, sampler=None, live: bool | None = None) -> "Watch":
@@ -49,7 +48,6 @@ class Watch:
         self._title, self._sampler, self._budget, self._live = title, sampler, budget, live
         self._memory, self._steps = memory_history(), step_history()
         self._rates = array("d")  # of every step, for the median: 8 bytes each
-        self._parts = NOTHING
         self._adding = threading.Lock()  # both threads add memory points
         self._stop = threading.Event()
         self._figures: tuple[Figure, ...] = ()
@@ -66,7 +64,7 @@ class Watch:
     def step(self, samples: int) -> None:
         """One training step over `samples` samples has ended."""
         positive_int("samples of this step", samples)
-        self._parts = tuple(self._sampler.tick().values())
+        self._sampler.tick()
         now = self._now()
         point = StepPoint(self._last_step, now, samples)
         self._last_step = now
@@ -108,7 +106,7 @@ class Watch:
         total, lines = self._sampler.total(), tuple(self._sampler.lines().items())
         with self._adding:
             self._last_look = self._now()
-            self._memory.add(MemoryPoint(self._last_look, self._parts, total, lines))
+            self._memory.add(MemoryPoint(self._last_look, self._sampler.parts, total, lines))
 
     def _picture(self, state: str) -> Picture:
         phases = [(begin - self._start, phase) for begin, phase in self._sampler.phases.copy()]
@@ -129,7 +127,8 @@ class Watch:
             speed = f"{self._count()}: too few for a throughput"
         else:
             low, median, high = statistics.quantiles(self._rates, n=4, method="inclusive")
-            speed = f"{short(median)} ± {short((high - low) / 2)} samples/s over {self._count()}"
+            digits = 0 if median >= 100 else 1 if median >= 10 else 2
+            speed = f"{median:,.{digits}f} ± {(high - low) / 2:,.{digits}f} samples/s over {self._count()}"
         end = "" if error is None else f"{_ending(error)}; its tensors are released; "
         return f"{self._title}: {end}{memory}, {speed}, measured on {self._sampler.device}"
 

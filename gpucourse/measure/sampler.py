@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import psutil
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gpucourse.errors import BadInput
@@ -16,8 +17,6 @@ from gpucourse.measure.devices import device_of
 from gpucourse.measure.live_storages import storages_of
 from gpucourse.measure.nvml import DriverMonitor
 from gpucourse.measure.release import forget_frames, release
-
-CATEGORIES = ("weights", "optimizer", "gradients")
 
 
 def sampler(model: torch.nn.Module | None = None) -> "Sampler":
@@ -36,9 +35,10 @@ class Sampler:
     """The part that is the same on every device.
 
     device: its label. memory_is: what `total` counts. phases: (seconds on time.perf_counter, phase) as each begins.
-    `tick` walks tensors, so it is for the thread that trains. `total` and `lines` read integers only: from any thread.
-    A gradient read in another thread, even `p.grad is None`, corrupts the heap. When the loop ends by an exception,
-    what its frames held is released.
+    parts: bytes of weights, optimizer state and gradients, as last walked.
+    `tick` walks tensors, so it is for the thread that trains: a gradient read in another thread, even
+    `p.grad is None`, corrupts the heap. All else are integers, for any thread. When the loop ends by an exception, what
+    its frames held is released.
     """
 
     memory_is: str
@@ -49,12 +49,15 @@ class Sampler:
         self.phases: deque[tuple[float, str]] = deque(maxlen=160)
         self._model = model
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._walked: dict[str, int] | None = None
+        self.parts = (0, 0, 0)
+        self._fresh = False
 
     def __enter__(self):
         self._hooks = contextlib.ExitStack()
         self._keep(register_optimizer_step_pre_hook(self._before_optimizer))
         self._keep(register_optimizer_step_post_hook(self._after_optimizer))
+        self._seek = register_module_forward_pre_hook(self._first_forward)
+        self._keep(self._seek)
         return self
 
     def __exit__(self, kind, error, trace) -> None:
@@ -65,10 +68,11 @@ class Sampler:
             forget_frames(error)
             release()
 
-    def tick(self) -> dict[str, int]:
-        """Bytes by category: as they were when the optimizer last stepped, else now."""
-        walked, self._walked = self._walked, None
-        return walked or self._walk()
+    def tick(self) -> None:
+        """A step has ended: walk, unless the optimizer has stepped since the last tick, which saw more gradients."""
+        if not self._fresh:
+            self._walk()
+        self._fresh = False
 
     def total(self) -> int:
         """Bytes in all, now."""
@@ -85,22 +89,33 @@ class Sampler:
     def _keep(self, handle) -> None:
         self._hooks.callback(handle.remove)
 
+    def _first_forward(self, module, args) -> None:
+        """The first module to run is taken for the model. Hooks on all modules would slow each call of each."""
+        self._seek.remove()
+        self._phase("forward")
+        if self._model is None:
+            self._model = module
+            self._walk()
+        self._keep(module.register_forward_pre_hook(lambda *_: self._phase("forward")))
+        self._keep(module.register_forward_hook(lambda *_: self._phase("backward" if torch.is_grad_enabled() else "")))
+
     def _before_optimizer(self, optimizer, args, kwargs) -> None:
         self._phase("step")
 
     def _after_optimizer(self, optimizer, args, kwargs) -> None:
         self._optimizers.add(optimizer)
-        self._walked = self._walk()  # here the gradients are still there, whatever the loop does next
+        self._walk()  # here the gradients are still there, whatever the loop does next
+        self._fresh = True
         self._phase("")
 
     def _phase(self, name: str) -> None:
         self.phases.append((time.perf_counter(), name))
 
-    def _walk(self) -> dict[str, int]:
+    def _walk(self) -> None:
         parameters = dict.fromkeys(self._parameters())
         states = (value for o in self._optimizers for entry in o.state.values() for value in entry.values())
         gradients = (p.grad for p in parameters)
-        return dict(zip(CATEGORIES, map(nbytes, (parameters, states, gradients)), strict=True))
+        self.parts = (nbytes(parameters), nbytes(states), nbytes(gradients))
 
     def _parameters(self) -> Iterator[torch.Tensor]:
         if self._model is not None:
@@ -112,7 +127,7 @@ class Sampler:
 
 
 class CpuSampler(Sampler):
-    """Resident memory of this process; the phases from the outermost module and the optimizer."""
+    """Resident memory of this process, less what it was at the start without its tensors."""
 
     memory_is = "resident memory beyond Python's own at the start"
     peak_is = "peak resident"
@@ -120,20 +135,10 @@ class CpuSampler(Sampler):
     def __enter__(self):
         self._process = psutil.Process()
         self._start = self._process.memory_info().rss - tensors_alive()
-        super().__enter__()
-        self._seek = torch.nn.modules.module.register_module_forward_pre_hook(self._first_forward)
-        self._keep(self._seek)
-        return self
+        return super().__enter__()
 
     def total(self) -> int:
         return max(0, self._process.memory_info().rss - self._start)
-
-    def _first_forward(self, module, args) -> None:
-        """The first module to run is taken for the model. Hooks on all modules would slow each call of each."""
-        self._seek.remove()
-        self._phase("forward")
-        self._keep(module.register_forward_pre_hook(lambda *_: self._phase("forward")))
-        self._keep(module.register_forward_hook(lambda *_: self._phase("backward" if torch.is_grad_enabled() else "")))
 
 
 class CudaSampler(Sampler):
@@ -151,9 +156,9 @@ class CudaSampler(Sampler):
         torch.cuda.reset_peak_memory_stats(self._torch)
         return super().__enter__()
 
-    def tick(self) -> dict[str, int]:
+    def tick(self) -> None:
         torch.cuda.synchronize(self._torch)  # or the steps' times would be those of their launches
-        return super().tick()
+        super().tick()
 
     def total(self) -> int:
         return torch.cuda.memory_allocated(self._torch)
