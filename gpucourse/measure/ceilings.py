@@ -11,7 +11,7 @@ from gpucourse.evidence import Figure, Readings, columns_text, number, table_htm
 from gpucourse.measure.devices import Device, device, synchronize
 from gpucourse.measure.lock import quiet
 
-CALL = 0.03  # seconds that the largest single call may take
+CALL = 0.1  # seconds that the largest product may be expected to take
 LOOK = 0.12  # seconds spent on each ceiling
 LARGEST = {"cpu": 2048, "cuda": 16384}  # rows of a square product
 CACHED, STREAMED = 2 * MiB, 256 * MiB  # a copy that stays in a CPU's or GPU's caches, and one that does not
@@ -66,7 +66,7 @@ SCALE = {"TFLOP/s": 1e12, "GB/s": 1e9}
 def ceilings(on: Device | None = None) -> Ceilings:
     """The rates that `on` (the lessons' device) reaches, in about three seconds or less; each is the best of several.
 
-    Sizes grow as long as a call would take at most 30 ms, so that a dtype which is emulated costs no more than another.
+    Sizes grow as long as the next is expected to take at most CALL seconds, so that an emulated dtype costs little.
     """
     on = on or device()
     with quiet() as note:
