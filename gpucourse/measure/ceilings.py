@@ -11,7 +11,7 @@ from gpucourse.evidence import Figure, Readings, columns_text, number, table_htm
 from gpucourse.measure.devices import Device, device, synchronize
 from gpucourse.measure.lock import quiet
 
-CALL = 0.1  # seconds that the largest product may be expected to take
+CALL = 0.05  # seconds that the largest product may be expected to take
 LOOK = 0.12  # seconds spent on each ceiling
 LARGEST = {"cpu": 2048, "cuda": 16384}  # rows of a square product
 CACHED, STREAMED = 2 * MiB, 256 * MiB  # a copy that stays in a CPU's or GPU's caches, and one that does not
@@ -100,7 +100,7 @@ def _product(name: str, dtype: torch.dtype, on: Device) -> Ceiling:
         a = torch.ones(size, size, dtype=dtype, device=on.torch)
         return 2 * size**3 / _best_seconds(lambda: a @ a, limit)
 
-    size = 64
+    size = 256
     best = rate(size, LOOK / 10)
     while size < LARGEST[on.kind] and 2 * (2 * size) ** 3 / best <= CALL:  # what the next size would take at this rate
         size *= 2
