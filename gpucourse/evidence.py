@@ -4,6 +4,7 @@ import html
 import json
 import math
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -156,8 +157,10 @@ def compare(*columns) -> Comparison:
         if not hasattr(column, "readings"):
             raise BadInput(f"compare was given {type(column).__name__}; it takes guesses, ledgers, dry runs, figures")
         read.append(column.readings())
-    for column in read:
-        record(*column.figures)
+    guesses = tuple(figure for column in read if column.kind == GUESS for figure in column.figures)
+    if guesses or any(column.kind == GUESS for column in read):  # several guesses are one column, the first
+        read = [Readings(GUESS, guesses), *(column for column in read if column.kind != GUESS)]
+    record(*(figure for column in read for figure in column.figures))
     comparison = Comparison(tuple(read))
     for column in columns:
         if hasattr(column, "seen"):  # a guess keeps how far off it was
@@ -166,12 +169,16 @@ def compare(*columns) -> Comparison:
 
 
 def record(*figures: Figure) -> None:
-    """Append figures to the batch run's evidence, one JSON line each; without a run, do nothing."""
+    """Append figures to the batch run's evidence, one JSON line each; without a run, do nothing.
+
+    What is recorded in one call belongs together: its lines share a `table`.
+    """
     now = settings()
     if now.run is None or not now.lesson:
         return
-    lines = [json.dumps({"lesson": now.lesson, "name": f.name, "value": f.value, "unit": f.unit, "kind": f.kind,
-                         "device": f.device, "source": f.source}, allow_nan=False)
+    table = secrets.token_hex(4)
+    lines = [json.dumps({"lesson": now.lesson, "table": table, "name": f.name, "value": f.value, "unit": f.unit,
+                         "kind": f.kind, "device": f.device, "source": f.source}, allow_nan=False)
              for f in figures if math.isfinite(f.value)]
     descriptor = os.open(now.run / f"evidence.{now.lesson}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:

@@ -44,6 +44,8 @@ class Card:
         gaps = [f"missing: {what}\n         {cure}" for what, cure in self.missing]
         return "\n\n".join([*map(columns_text, self.tables()), *gaps])
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         gaps = "".join(f"<p><b>missing: {escape(what)}</b><br>{escape(cure)}</p>" for what, cure in self.missing)
         return "".join(map(table_html, self.tables())) + gaps
@@ -68,13 +70,13 @@ def command(as_json: bool) -> None:
     click.echo(found.json() if as_json else found)
 
 
-def card() -> Card:
-    """Look at this machine; its ceilings are measured, which takes a few seconds."""
+def card(ceilings=None) -> Card:
+    """Look at this machine. Its ceilings are measured, which takes a few seconds, unless they are given."""
     from gpucourse import measure
 
     devices = machine.devices()
-    gpus = sum(device["kind"] == "gpu" for device in devices)
-    return Card(machine.versions(), devices, backends(), measure.ceilings().readings().figures,
+    gpus = sum(device["kind"] == "cuda" for device in devices)
+    return Card(machine.versions(), devices, backends(), (ceilings or measure.ceilings()).readings().figures,
                 tuple((lesson, tier(lesson, gpus)) for lesson in lessons(here())), tuple(missing(gpus)))
 
 

@@ -103,20 +103,14 @@ def _lesson(runs: list[Run], name: str, title: str) -> str:
 
 
 def tables(figures: list[dict]) -> list[list[Readings]]:
-    """A lesson's figures as the comparisons they were shown in: a reading that comes again begins the next one."""
-    found: list[dict] = []
-    seen: set = set()
+    """A lesson's figures as the comparisons they were shown in."""
+    found: dict[str, dict] = {}
     for line in figures:
-        key = (line["kind"], line["device"], line["name"], line["unit"])
-        if not found or key in seen:
-            found.append({})
-            seen = set()
-        seen.add(key)
         figure = Figure(line["name"], line["value"], line["unit"], line["kind"], line["device"], line["source"])
-        found[-1].setdefault((line["kind"], line["device"]), []).append(figure)
+        found.setdefault(line["table"], {}).setdefault((line["kind"], line["device"]), []).append(figure)
     order = (GUESS, *KINDS)
     return [[Readings(kind, tuple(table[kind, device]), device)
-             for kind, device in sorted(table, key=lambda column: order.index(column[0]))] for table in found]
+             for kind, device in sorted(table, key=lambda column: order.index(column[0]))] for table in found.values()]
 
 
 def _evidence(columns: list[tuple[Run, list[Readings]]]) -> str:

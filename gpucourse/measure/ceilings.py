@@ -56,6 +56,8 @@ class Ceilings:
     def __str__(self) -> str:
         return columns_text(self.table())
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         return table_html(self.table())
 

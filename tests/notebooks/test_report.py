@@ -8,13 +8,13 @@ import pytest
 from gpucourse.course.page import page, tables
 
 
-def figure(name, value, kind, device=""):
-    return {"lesson": "01_sums", "name": name, "value": value, "unit": "GiB", "kind": kind, "device": device,
-            "source": ""}
+def figure(name, value, kind, device="", table="a"):
+    return {"lesson": "01_sums", "table": table, "name": name, "value": value, "unit": "GiB", "kind": kind,
+            "device": device, "source": ""}
 
 
 FIGURES = [figure("peak", 1.5, "your guess"), figure("peak", 2.0, "computed"), figure("peak", 2.1, "measured", "cpu"),
-           figure("peak", 4.0, "computed"), figure("peak", 4.4, "measured", "cpu")]
+           figure("peak", 4.0, "computed", table="b"), figure("peak", 4.4, "measured", "cpu", table="b")]
 
 
 @pytest.fixture

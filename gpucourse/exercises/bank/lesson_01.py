@@ -81,11 +81,11 @@ def run_step_ledger(function):
     """Random shapes against the closed form of the package, which is held against dry runs elsewhere."""
     draw = random.Random()
     for turn in (1, 2, 3):
-        heads = draw.randint(2, 16)
-        model = gpt("drawn", draw.randint(2, 40), heads * 8 * draw.randint(4, 20), heads,
+        heads = draw.randint(2, 12)
+        model = gpt("drawn", draw.randint(2, 40), heads * 8 * draw.randint(4, 12), heads,
                     vocab=draw.randint(5_000, 60_000))
         model = model.but(ffn=draw.choice((2, 3, 4)) * model.hidden + 64 * draw.randint(0, 3))
-        job = Job(draw.randint(1, 24), draw.randint(100, 1024))
+        job = Job(draw.randint(8, 24), draw.randint(500, 1024))  # tokens enough that the logits lead at the loss
         ledger = memory(model, job)
         got = function(parameters(model).total, job.tokens, model.layers, model.hidden, model.ffn, model.heads,
                        model.vocab)
