@@ -2,11 +2,12 @@
 
 from gpucourse.catalog.gpus import Gpu, gpu
 from gpucourse.catalog.jobs import OPTIMIZERS, PRECISIONS, RECOMPUTES, Job, Precision
+from gpucourse.catalog.layouts import Layout
 from gpucourse.catalog.models import shape
 from gpucourse.catalog.profiles import pick, resolve
 from gpucourse.catalog.published import published
 from gpucourse.catalog.shapes import Shape, gpt, llama
 from gpucourse.catalog.units import GiB, KiB, MiB, bytes_text, gib, seconds_text
 
-__all__ = ["OPTIMIZERS", "PRECISIONS", "RECOMPUTES", "GiB", "Gpu", "Job", "KiB", "MiB", "Precision", "Shape",
+__all__ = ["OPTIMIZERS", "PRECISIONS", "RECOMPUTES", "GiB", "Gpu", "Job", "KiB", "Layout", "MiB", "Precision", "Shape",
            "bytes_text", "gib", "gpt", "gpu", "llama", "pick", "published", "resolve", "seconds_text", "shape"]

@@ -39,8 +39,9 @@ class Training:
     def __init__(self, shape: Shape, job: Job, device: str = "cpu", seed: int = 0):
         if job.seq > shape.context:
             raise BadInput(f"seq {job.seq} is longer than the context of {shape.name}: {shape.context}")
-        if job.precision == "bf16-master":
-            raise BadInput("precision bf16-master is predicted, not trained here; train with bf16 or bf16-autocast")
+        for name in (job.precision, job.optimizer):
+            if name in ("bf16-master", "fp8", "adamw-8bit"):
+                raise BadInput(f"{name} is predicted, not trained here; use one of bf16, bf16-autocast with adamw")
         torch.manual_seed(seed)
         self.shape, self.job, self.device = shape, job, device
         with torch.device(device), default_dtype(torch.bfloat16 if job.bytes.weights == 2 else torch.float32):

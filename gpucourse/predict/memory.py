@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 from gpucourse.catalog.jobs import OPTIMIZERS, Job
+from gpucourse.catalog.layouts import Layout
 from gpucourse.catalog.shapes import Shape
 from gpucourse.errors import BadInput
 from gpucourse.evidence import INSTANTS
@@ -23,7 +24,7 @@ def memory(shape: Shape, job: Job) -> Ledger:
     check(shape, job)
     step = Step(shape, job)
     lines = [*states(step), *activations(step), *gradients_in_flight(step), *optimizer_step(step)]
-    return Ledger(f"{shape.name} {step.count.total / 1e6:,.0f}M · {job} · one device",
+    return Ledger(f"{shape.name} {step.count.total / 1e6:,.0f}M · {job} · {job.layout}",
                   tuple(line for line in lines if line.bytes), step.where())
 
 
@@ -34,6 +35,13 @@ def check(shape: Shape, job: Job) -> None:
     if lacking or shape.heads * shape.head_size != shape.hidden:
         raise BadInput(f"{shape.name} has {', '.join(lacking) or 'heads × head size other than hidden'}: "
                        "its memory is not predicted yet; use a GPT-2 or Llama style shape")
+    partly = job.recompute not in ("none", "full")
+    awaited = {f"{job.layout}": job.layout != Layout(), f"recompute {job.recompute}": partly,
+               "adamw-8bit": job.optimizer == "adamw-8bit", "chunked-loss": job.chunked_loss, "offload": job.offload,
+               "lora": job.lora}
+    for name, used in awaited.items():
+        if used:
+            raise BadInput(f"the memory of {name} is not predicted yet; leave it out")
 
 
 class Step:
