@@ -15,6 +15,7 @@ class Gpu:
     """One GPU. Rates are the vendor's, dense, decimal; `capacity_gib` is what torch reports as its total memory.
 
     tflops: {dtype: TFLOP/s}. achievable_bf16: best measured matrix product in TFLOP/s, 0 where unknown.
+    link: the name, in data/links.toml, of what joins these GPUs within a node.
     sources: {"peak": …, "capacity": …, "achievable": …}.
     """
 
@@ -25,6 +26,7 @@ class Gpu:
     memory_tb_s: float
     nvlink_gb_s: float
     pcie_gb_s: float
+    link: str
     capacity_gib: float
     achievable_bf16: float
     sources: Mapping[str, str]

@@ -13,7 +13,7 @@ from gpucourse.settings import DATA
 class Link:
     """bandwidth: bytes/s that one GPU sends in one direction (β = 1/bandwidth). latency: seconds a message (α).
 
-    domain: how many GPUs the link joins without a network; 0 means any number.
+    domain: how many GPUs the link joins without a network; 0 means any number. rack: they may be in several nodes.
     """
 
     name: str
@@ -21,6 +21,7 @@ class Link:
     latency: float
     domain: int = 0
     title: str = ""
+    rack: bool = False
 
 
 def link(name: str) -> Link:
@@ -31,7 +32,7 @@ def link(name: str) -> Link:
     if name not in rows:
         raise unknown("link", name, [*rows, "GB/s:µs, for instance 25:10"])
     row = rows[name]
-    return Link(name, row["gb_s"] * 1e9, row["us"] * 1e-6, row["domain"], row["title"])
+    return Link(name, row["gb_s"] * 1e9, row["us"] * 1e-6, row["domain"], row["title"], row.get("rack", False))
 
 
 def links() -> tuple[str, ...]:

@@ -82,6 +82,16 @@ def schedule(name: str, ranks: int, micro_batches: int, chunks: int = 0) -> Sche
 
     chunks: stages a rank; 0 takes the fewest that the schedule works with.
     """
+    v = stages_a_rank(name, ranks, micro_batches, chunks)
+    p, m, family = ranks, micro_batches, SCHEDULES[name]
+    queues = _vee if family.vee else _loop
+    together: set[Action] = set()
+    rows = [_written(family.phases(r, p, m, v), *queues(r, p, m, v), together) for r in range(p)]
+    return Schedule(name, m, v, tuple(map(tuple, rows)), frozenset(together))
+
+
+def stages_a_rank(name: str, ranks: int, micro_batches: int, chunks: int = 0) -> int:
+    """The chunks that a schedule would have, without writing it out; BadInput as `schedule` raises it."""
     if name not in SCHEDULES:
         raise unknown("schedule", name, SCHEDULES)
     p, m = positive_int("pipeline ranks", ranks), positive_int("micro-batches", micro_batches)
@@ -95,10 +105,7 @@ def schedule(name: str, ranks: int, micro_batches: int, chunks: int = 0) -> Sche
         raise BadInput(f"micro-batches is {m}; {name} on {p} ranks needs at least {family.least * p}")
     if not family.vee and v > 1 and m % p:
         raise BadInput(f"micro-batches is {m}; {name} on {p} ranks takes them {p} at a time: use a multiple of {p}")
-    queues = _vee if family.vee else _loop
-    together: set[Action] = set()
-    rows = [_written(family.phases(r, p, m, v), *queues(r, p, m, v), together) for r in range(p)]
-    return Schedule(name, m, v, tuple(map(tuple, rows)), frozenset(together))
+    return v
 
 
 Work = dict[str, Iterator[tuple[int, int]]]  # leg of the V, or "": (stage, micro_batch), in the order to be taken

@@ -1,6 +1,6 @@
 """The time of a training step on one GPU, as an interval: compute, the pipeline's bubble, and traffic that waits."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpucourse.catalog.gpus import Gpu
@@ -43,19 +43,17 @@ def ceiling(on: Gpu, precision: str = "bf16") -> float:
 
 
 def step_time(shape: Shape, tokens: int, seq: int, flops: float, recompute: str = "none", share: float = 1.0,
-              bubble: float = 0.0, transfers: Iterable[Transfer] = (), link: Link | None = None) -> StepTime:
+              bubble: float = 0.0, carried: Sequence[tuple[Transfer, Link]] = ()) -> StepTime:
     """How long a step over `tokens` takes, `flops` being the ceiling in FLOP/s: `ceiling(gpu)`, or one measured here.
 
     share: the part of the model's work that falls to this GPU, 1/(tensor · pipeline · context). bubble: of the total
-    time. The low end hides all traffic that something can hide, the high end none.
+    time. carried: transfers, each with the link that it goes over. The low end hides all traffic that something can
+    hide, the high end none.
     """
     if not 0 <= bubble < 1:
         raise BadInput(f"bubble is {bubble}; it is a fraction of the total time, at least 0 and below 1")
     if not 0 < positive("share", share) <= 1:
         raise BadInput(f"share is {share}; it must be above 0 and at most 1")
-    transfers = list(transfers)
-    if transfers and link is None:
-        raise BadInput("there is traffic and no link to carry it; pass link=")
     each = hardware_flops_per_token(shape, seq, "no-embedding", recompute).total
     work = positive_int("tokens", tokens) * share * each
     slow, fast = (work / (positive("flops", flops) * reached) for reached in REACHED)
@@ -63,5 +61,5 @@ def step_time(shape: Shape, tokens: int, seq: int, flops: float, recompute: str 
     hiding = {"forward": fast / 3, "backward": fast * 2 / 3}
     return StepTime(
         tokens=tokens, compute=(fast, slow), bubble=(fast * idle, slow * idle),
-        waiting=(exposed(transfers, link, hiding), exposed(transfers, link, {})),
+        waiting=(exposed(carried, hiding), exposed(carried, {})),
     )

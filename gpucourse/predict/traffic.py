@@ -44,10 +44,10 @@ def sent(transfers: Iterable[Transfer]) -> float:
     return sum(transfer.sent for transfer in transfers)
 
 
-def exposed(transfers: Iterable[Transfer], link: Link, compute: dict[str, float]) -> float:
-    """Seconds that are left when each computation, {name: seconds}, has hidden what it can."""
+def exposed(carried: Iterable[tuple[Transfer, Link]], compute: dict[str, float]) -> float:
+    """Seconds that are left when each computation, {name: seconds}, has hidden what it can; one link a transfer."""
     waiting: dict[str, float] = {}
-    for transfer in transfers:
+    for transfer, link in carried:
         waiting[transfer.behind] = waiting.get(transfer.behind, 0.0) + transfer.seconds(link)
     return sum(max(0.0, time - (compute.get(behind, 0.0) if behind else 0.0)) for behind, time in waiting.items())
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucourse.catalog.gpus import gpu
-from gpucourse.catalog.links import Link, link
+from gpucourse.catalog.links import Link
 from gpucourse.catalog.models import shape
 from gpucourse.catalog.shapes import gpt
 from gpucourse.errors import BadInput
@@ -62,16 +62,16 @@ def test_the_ceiling_is_the_measured_one_where_there_is_one():
 def test_traffic_waits_behind_what_it_cannot_hide_in():
     wire = Link("wire", 50e9, 0.0)
     gradients, activations = data_parallel(8_030_261_248, 8), tensor_parallel(LLAMA, 8192, 8)
-    hidden = step_time(LLAMA, 10**6, 8192, 795e12, transfers=gradients, link=wire)
+    hidden = step_time(LLAMA, 10**6, 8192, 795e12, carried=[(t, wire) for t in gradients])
     assert hidden.waiting[0] == 0
     assert hidden.waiting[1] == pytest.approx(gradients[0].seconds(wire))
-    never = step_time(LLAMA, 10**6, 8192, 795e12, transfers=activations, link=wire)
+    never = step_time(LLAMA, 10**6, 8192, 795e12, carried=[(t, wire) for t in activations])
     assert never.waiting[0] == never.waiting[1] == pytest.approx(activations[0].seconds(wire))
 
 
 @given(st.integers(1, 10**6), st.floats(0, 0.9), st.sampled_from(["none", "attention", "layer-2", "full"]))
 def test_the_low_end_is_below_the_high_one_and_a_bubble_is_of_the_total(tokens, bubble, recompute):
-    played = step_time(LLAMA, tokens, 8192, 795e12, recompute, bubble=bubble, link=link("ib-400"))
+    played = step_time(LLAMA, tokens, 8192, 795e12, recompute, bubble=bubble)
     low, high = played.seconds
     assert 0 < low < high
     assert played.bubble[1] / high == pytest.approx(bubble, abs=1e-12)
@@ -86,7 +86,6 @@ def test_a_share_of_the_model_takes_that_share_of_the_time(parts):
 @pytest.mark.parametrize(("change", "message"), [
     ({"tokens": 0}, "tokens is 0"), ({"bubble": 1.0}, "bubble is 1.0"), ({"bubble": -0.1}, "bubble is -0.1"),
     ({"share": 2.0}, "share is 2.0"), ({"flops": 0}, "flops is 0"),
-    ({"transfers": data_parallel(10, 2)}, "no link to carry it"),
 ])
 def test_values_that_cannot_be_used(change, message):
     with pytest.raises(BadInput, match=message):

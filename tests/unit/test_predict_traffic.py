@@ -105,11 +105,11 @@ def test_the_time_of_a_gradient_all_reduce():
 
 def test_what_a_computation_cannot_hide_is_exposed():
     wire = Link("wire", 50e9, 0.0)
-    hidden, waiting = data_parallel(P, 8), tensor_parallel(LLAMA, 8192, 8)
-    long = hidden[0].seconds(wire)
-    assert exposed(hidden, wire, {"backward": long / 4}) == pytest.approx(long * 3 / 4)
-    assert exposed(hidden, wire, {"backward": 2 * long}) == 0
-    assert exposed(hidden + waiting, wire, {"backward": 2 * long}) == pytest.approx(waiting[0].seconds(wire))
+    hidden, waiting = ([(t, wire) for t in ts] for ts in (data_parallel(P, 8), tensor_parallel(LLAMA, 8192, 8)))
+    long, rest = (ts[0][0].seconds(wire) for ts in (hidden, waiting))
+    assert exposed(hidden, {"backward": long / 4}) == pytest.approx(long * 3 / 4)
+    assert exposed(hidden, {"backward": 2 * long}) == 0
+    assert exposed(hidden + waiting, {"backward": 2 * long}) == pytest.approx(rest)
 
 
 @pytest.mark.parametrize(("call", "message"), [

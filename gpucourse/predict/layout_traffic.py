@@ -1,0 +1,108 @@
+"""What one rank of a layout sends in a step, axis by axis, and over which link of a cluster."""
+
+from dataclasses import replace
+
+from gpucourse.catalog.cluster import Cluster
+from gpucourse.catalog.jobs import Job
+from gpucourse.catalog.layouts import Layout
+from gpucourse.catalog.links import Link
+from gpucourse.catalog.shapes import Shape
+from gpucourse.predict import traffic
+from gpucourse.predict.parameters import parameters
+from gpucourse.predict.traffic import Transfer
+
+
+def step_traffic(shape: Shape, job: Job) -> list[Transfer]:
+    """Every collective of one optimizer step, of the rank with the most parameters.
+
+    Left out: the embedding's one collective a pass, the loss's few numbers, the norms' gradients.
+    """
+    layout = job.layout
+    found = [*_data(shape, job), *_tensor(shape, job), *_context(shape, job), *_expert(shape, job),
+             *_pipeline(shape, job)]
+    return [transfer for transfer in found if transfer.ranks > 1 and layout.ranks > 1]
+
+
+def over(cluster: Cluster, layout: Layout, transfers: list[Transfer]) -> list[tuple[Transfer, Link]]:
+    """Each transfer with the link that it crosses. Neighbours first: tp, then cp, then dp and ep, pp outermost."""
+    strides = {"tensor": 1, "context": layout.tp, "expert": layout.tp * layout.cp,
+               "pipeline": layout.tp * layout.replicas}
+
+    def stride(transfer: Transfer) -> int:
+        apart = layout.replicas // transfer.ranks  # above 1 for experts, of which only every ep-th rank has the same
+        return strides.get(transfer.axis) or layout.tp * apart
+
+    return [(t, cluster.link(t.collective, stride(t), t.ranks)) for t in transfers]
+
+
+def stage_layers(shape: Shape, layout: Layout) -> int:
+    """Layers of the fullest pipeline rank."""
+    return -(-shape.layers // layout.pp)
+
+
+def stage_elements(shape: Shape, layout: Layout) -> tuple[int, int]:
+    """Parameters of the fullest rank before they are sharded: those that all replicas hold, and its experts'."""
+    count, layers = parameters(shape), stage_layers(shape, layout)
+    ends = (count.embedding + count.positions, count.final_norm + (count.head or count.embedding))
+    outside = count.total - count.blocks if layout.pp == 1 else max(ends)
+    experts = 0
+    if shape.experts:
+        expert = (count.mlp - shape.hidden * shape.experts.count) // (shape.experts.count + shape.experts.shared)
+        experts = min(layers, count.layers - count.dense_blocks) * shape.experts.count * expert
+    blocks = count.blocks if layout.pp == 1 else layers * count.block
+    return (blocks + outside - experts) // layout.tp, experts // (layout.tp * layout.ep)
+
+
+def _data(shape: Shape, job: Job) -> list[Transfer]:
+    layout, widths = job.layout, job.bytes
+    weight = widths.compute if layout.shard == "zero3" else widths.weights
+    units, gathers = stage_layers(shape, layout) + 1, 1 if layout.reshard == "never" else 2
+    common, experts = stage_elements(shape, layout)
+    parts = [(common, layout.replicas)] + ([(experts, layout.replicas // layout.ep)] if experts else [])
+    return [transfer for elements, ranks in parts
+            for transfer in traffic.data_parallel(elements, ranks, layout.shard, widths.gradients, weight,
+                                                  job.accumulate, units, gathers)]
+
+
+def _tensor(shape: Shape, job: Job) -> list[Transfer]:
+    """Four collectives a layer; and without a vocabulary-parallel loss, the logits gathered for it."""
+    layout, width = job.layout, job.bytes.compute
+    if layout.tp == 1:
+        return []
+    tokens, layers = job.tokens // layout.cp, stage_layers(shape, layout)
+    layered = traffic.tensor_parallel(shape, tokens, layout.tp, layout.sequence_parallel, layers, job.accumulate, width)
+    logits = Transfer("tensor", "all-gather", layout.tp, width * tokens * shape.vocab, job.accumulate)
+    return _again(layered, job) + ([] if layout.vocab_parallel_loss else [logits])
+
+
+def _context(shape: Shape, job: Job) -> list[Transfer]:
+    """K and V around the ring, of a stage's layers and a tensor-parallel rank's heads."""
+    layout = job.layout
+    forward, backward = traffic.ring_attention(shape, job.micro_batch, job.seq, layout.cp, job.accumulate,
+                                               job.bytes.compute)
+    share = stage_layers(shape, layout) / shape.layers
+    repeated = 1 + (1 / job.recompute_every if job.recompute_every else 0)
+    return [replace(t, size=t.size / layout.tp, calls=round(t.calls * share * times))
+            for t, times in ((forward, repeated), (backward, 1))]
+
+
+def _expert(shape: Shape, job: Job) -> list[Transfer]:
+    layout = job.layout
+    if layout.ep == 1:
+        return []
+    tokens = job.tokens // (layout.cp * (layout.tp if layout.sequence_parallel else 1))
+    swaps = traffic.expert_parallel(shape, tokens, layout.ep, job.accumulate, job.bytes.compute)
+    share = stage_layers(shape, layout) / shape.layers
+    return _again([replace(t, calls=round(t.calls * share)) for t in swaps], job)
+
+
+def _pipeline(shape: Shape, job: Job) -> list[Transfer]:
+    layout = job.layout
+    tokens = job.tokens // (layout.cp * (layout.tp if layout.sequence_parallel else 1))
+    return traffic.pipeline(shape, tokens, layout.pp, job.accumulate, layout.chunks, job.bytes.compute)
+
+
+def _again(transfers: list[Transfer], job: Job) -> list[Transfer]:
+    """A layer that is recomputed repeats the collectives of its forward, half of them."""
+    share = 1 / job.recompute_every if job.recompute_every else 0
+    return [replace(t, calls=round(t.calls * (1 + share / 2))) for t in transfers]
