@@ -17,7 +17,7 @@ from gpucourse.settings import settings
 
 SAMPLE = 0.1  # seconds between two looks at the memory
 REDRAW = 0.2  # seconds between two drawings, at least
-SHARE = 1 / 250  # of one core, at most, for drawing: a longer run is drawn less often
+SHARE = 1 / 400  # of one core, at most, for drawing: a longer run is drawn less often
 
 
 def watch(title: str, *, model=None, budget: float | None = None, sampler=None, live: bool | None = None) -> "Watch":

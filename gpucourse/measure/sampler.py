@@ -18,6 +18,8 @@ from gpucourse.measure.live_storages import storages_of
 from gpucourse.measure.nvml import DriverMonitor
 from gpucourse.measure.release import forget_frames, release
 
+WALK = 0.05  # seconds between two walks, at least: the chart could not show more
+
 
 def sampler(model: torch.nn.Module | None = None) -> "Sampler":
     """A sampler for the device that `model` is on; without one, the GPU if CUDA was started, else the CPU.
@@ -50,7 +52,7 @@ class Sampler:
         self._model = model
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self.parts = (0, 0, 0)
-        self._fresh = False
+        self._walked = 0.0
 
     def __enter__(self):
         self._hooks = contextlib.ExitStack()
@@ -69,10 +71,9 @@ class Sampler:
             release()
 
     def tick(self) -> None:
-        """A step has ended: walk, unless the optimizer has stepped since the last tick, which saw more gradients."""
-        if not self._fresh:
-            self._walk()
-        self._fresh = False
+        """A step has ended. Walk where there is no optimizer whose steps say when the gradients are there."""
+        if not self._optimizers:
+            self._walk_if_due()
 
     def total(self) -> int:
         """Bytes in all, now."""
@@ -103,19 +104,27 @@ class Sampler:
         self._phase("step")
 
     def _after_optimizer(self, optimizer, args, kwargs) -> None:
-        self._optimizers.add(optimizer)
-        self._walk()  # here the gradients are still there, whatever the loop does next
-        self._fresh = True
+        # Here the gradients are still there, whatever the loop does next.
+        if optimizer in self._optimizers:
+            self._walk_if_due()
+        else:
+            self._optimizers.add(optimizer)
+            self._walk()
         self._phase("")
 
     def _phase(self, name: str) -> None:
         self.phases.append((time.perf_counter(), name))
+
+    def _walk_if_due(self) -> None:
+        if time.perf_counter() - self._walked >= WALK:
+            self._walk()
 
     def _walk(self) -> None:
         parameters = dict.fromkeys(self._parameters())
         states = (value for o in self._optimizers for entry in o.state.values() for value in entry.values())
         gradients = (p.grad for p in parameters)
         self.parts = (nbytes(parameters), nbytes(states), nbytes(gradients))
+        self._walked = time.perf_counter()
 
     def _parameters(self) -> Iterator[torch.Tensor]:
         if self._model is not None:

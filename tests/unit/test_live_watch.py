@@ -133,9 +133,27 @@ def test_finds_weights_gradients_and_state_by_itself():
         assert found.parts == (weights, 0, 0)
         step()
         found.tick()
-        assert found.parts == (weights, 2 * weights + 4 * 4, weights)  # also when the loop has dropped its gradients
+        assert found.parts == (weights, 2 * weights + 4 * 4, weights)  # although the loop has dropped its gradients
+
+
+def test_follows_an_optimizer_that_changes():
+    model, optimizer, step = training()
+    with sampler() as found:
+        step()
+        before = found.parts
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1000))]})
+        deadline = time.monotonic() + 60
+        while found.parts == before and time.monotonic() < deadline:
+            step()
+    assert found.parts[0] == before[0] + 4000
+
+
+def test_walks_at_the_tick_where_there_is_no_optimizer():
+    model, _, _ = training()
+    with sampler(model) as found:
+        model(torch.ones(1, 32)).sum().backward()
         found.tick()
-        assert found.parts == (weights, 2 * weights + 4 * 4, 0)
+    assert found.parts == (found.parts[0], 0, found.parts[0])
 
 
 def test_a_model_given_adds_what_no_optimizer_trains():
