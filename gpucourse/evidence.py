@@ -114,7 +114,7 @@ class Comparison:
 
     def known(self, values: list[float | None]) -> list[float]:
         """A row's values, without gaps and without the guess."""
-        return [v for column, v in zip(self.columns, values, strict=True) if v is not None and column.kind != GUESS]
+        return [v for column, v in zip(self.columns, values, strict=False) if v is not None and column.kind != GUESS]
 
     def explained(self) -> str:
         """The part of the peak that differs most between the first prediction and the last column."""
@@ -122,7 +122,8 @@ class Comparison:
         apart = {name: self.known(rows[name]) for name in (*STATES, REST) if name in rows}
         apart = {name: known[-1] - known[0] for name, known in apart.items() if len(known) > 1}
         name = max(apart, key=lambda part: abs(apart[part]), default="")
-        return f"{name}: {number(apart[name])}" if name and apart[name] else ""
+        peak = self.off(rows.get(PEAK, []))
+        return f"{name}: {number(apart[name])}" if name and peak and percent(peak) != "0 %" else ""
 
     def table(self) -> list[list[str]]:
         head = ["", *(column.kind for column in self.columns), "unit", "off", "explained by"]
@@ -210,9 +211,12 @@ def columns_text(table: list[list[str]], left: int = 1) -> str:
     return "\n".join(map(line, table))
 
 
-def table_html(table: list[list[str]]) -> str:
-    """A table as plain HTML, which GitHub and JupyterLab both show."""
+def table_html(table: list[list[str]], left: int = 1) -> str:
+    """A table as plain HTML, which GitHub and JupyterLab both show; the first `left` columns to the left."""
     def row(cells, tag):
-        return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
+        sides = ["left"] * left + ["right"] * (len(cells) - left)  # GitHub reads align, JupyterLab the style
+        return "<tr>" + "".join(f'<{tag} align="{side}" style="text-align: {side}">{html.escape(cell)}</{tag}>'
+                                for side, cell in zip(sides, cells, strict=True)) + "</tr>"
+
     head, *body = table
     return f"<table><thead>{row(head, 'th')}</thead><tbody>{''.join(row(r, 'td') for r in body)}</tbody></table>"

@@ -47,10 +47,10 @@ print(f"{xl.name}: {loaded / GiB:.2f} GiB of fp32 weights on a card of {t4.capac
 # %%
 here = measure.device()
 small = pick(profile,
-             smoke=gpt("small", layers=4, hidden=256, heads=4, vocab=256, context=256),
+             smoke=gpt("small", layers=4, hidden=192, heads=4, vocab=256, context=256),
              lab=gpt("small", layers=6, hidden=384, heads=6, vocab=256, context=256),
              full=gpt("small", layers=24, hidden=1024, heads=16, vocab=256, context=1024))
-job = Job(micro_batch=8, seq=small.context)
+job = Job(micro_batch=pick(profile, smoke=4, lab=8, full=8), seq=small.context)
 if profile == "full":  # the largest batch that is sure to fit
     while predict.memory(small, job.but(micro_batch=2 * job.micro_batch)).device[1] < here.capacity:
         job = job.but(micro_batch=2 * job.micro_batch)
@@ -220,14 +220,14 @@ else:
     print("\n" + "\n".join(f"{case}: {source}" for case, source in dict.fromkeys((r["case"], r["source"]) for r in rows)))
 
 # %% [markdown]
-# Two things to see in them. A context takes more than a GiB before any tensor exists. And at ZeRO-3 the resident tensors are half of what they are at ZeRO-2, while the *peak* is higher and much more is reserved: whoever compares `nvidia-smi` before and after concludes the opposite of what happened.
+# Two things to see in them. A context takes more than a GiB before any tensor exists. And at ZeRO-3 the resident tensors are not much more than half of what they are at ZeRO-2, while the *peak* is higher and more is reserved: whoever compares `nvidia-smi` before and after concludes the opposite of what happened.
 
 # %% [markdown]
 # ## Measure
 # Now the training runs, on text that ships with Python, and the chart follows it. On a CPU the upper line is the process's own resident memory; on a GPU it is what the allocator gave out.
 
 # %% tags=["nbval-ignore-output"]
-steps = pick(profile, smoke=12, lab=40, full=60)
+steps = pick(profile, smoke=10, lab=40, full=60)
 torch.manual_seed(seed)
 training = models.training(small, job, here.torch, seed)
 batches = models.text.batches(job.micro_batch, job.seq, seed)
@@ -256,7 +256,7 @@ seen = measure.memory(models.training, small, job)
 compare(mine, ledger, dry, seen)
 
 # %% [markdown]
-# The first three columns and the last were counted by different means, so the differences mean something. The closed form leaves out a few scalars: the loss, its gradient. The high-water mark of the process has no prediction; it stands above the allocator's peak by what the process needs besides tensors.
+# Computed, dry run and measured were counted by three different means, so a difference between them would mean something. The closed form leaves out a few scalars: the loss, its gradient. The high-water mark of the process has no prediction; it stands above the allocator's peak by what the process needs besides tensors.
 #
 # One set-up proves little. Here are four, each with its own fresh process. The rows are peaks; `off` is measured against computed.
 
@@ -282,7 +282,7 @@ for name in setups:
           + " · ".join(f"{part} {size:,}" for part, size in computed.items()) + " bytes, the same in the dry run")
 
 # %% [markdown]
-# Weights, gradients and optimizer state agree to the byte. What is left of the difference under autocast is a buffer that the CPU's attention kernel takes inside one operation: dispatch does not see into a kernel, the allocator does.
+# Weights, gradients and optimizer state agree to the byte. Where a difference is left under autocast, it is a buffer that the CPU's attention kernel takes inside one operation: dispatch does not see into a kernel, the allocator does.
 #
 # Look at *where* the peak is, row by row. A cure lowers the instants at which its bytes are alive and leaves the others where they were; then the next highest is the peak. That is why two cures together rarely save the sum of what each saves alone.
 

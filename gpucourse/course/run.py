@@ -1,5 +1,6 @@
 """gpucourse run: lessons in a batch, one process a notebook, and one folder with all that came of it."""
 
+import os
 import signal
 import sys
 import tempfile
@@ -68,7 +69,8 @@ def run(checkout: Checkout, ready: list[Task], out: Path, *, solved: bool = Fals
           ThreadPoolExecutor(jobs) as pool):
         for name in kept:
             tqdm.write(f"{name}: done before, kept")
-        futures = {pool.submit(_one, checkout, task, out, solved, deadline, stop, bar): task for task in todo}
+        futures = {pool.submit(_one, checkout, task, out, solved, deadline, stop, bar, share_of(jobs)): task
+                   for task in todo}
         try:
             for future in as_completed(futures):
                 task, outcome = futures[future], future.result()
@@ -83,8 +85,13 @@ def run(checkout: Checkout, ready: list[Task], out: Path, *, solved: bool = Fals
     return [entry["state"] for entry in entries.values()]
 
 
+def share_of(jobs: int) -> dict[str, str]:
+    """Each of several jobs computes on its share of the cores: on cores that others hold too, products wait for them."""
+    return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} if jobs > 1 else {}
+
+
 def _one(checkout: Checkout, task: Task, out: Path, solved: bool, deadline: float, stop: threading.Event,
-         bar) -> Outcome:
+         bar, share: dict[str, str]) -> Outcome:
     """Execute one notebook beside the run's folder, then put it there, also when it failed."""
     name, begun = task.lesson.name, 0
 
@@ -97,7 +104,8 @@ def _one(checkout: Checkout, task: Task, out: Path, solved: bool, deadline: floa
     if bar.disable:
         bar.write(f"{name}: started, {task.cells} cells")
     record.forget(out, name)
-    environment = {"GPUCOURSE_RUN": str(out), "GPUCOURSE_LESSON": name, "GPUCOURSE_SOLVED": "1" if solved else ""}
+    environment = {"GPUCOURSE_RUN": str(out), "GPUCOURSE_LESSON": name, "GPUCOURSE_SOLVED": "1" if solved else "",
+                   **share}
     with tempfile.TemporaryDirectory() as scratch:
         source, target = Path(scratch, "source.ipynb"), Path(scratch, "executed.ipynb")
         write(source, task.notebook)

@@ -105,4 +105,4 @@ class Ledger:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{self.title}</b></p>{table_html(self.table())}<p>{self.closing()}<br>{self.where}</p>"
+        return f"<p><b>{self.title}</b></p>{table_html(self.table(), left=2)}<p>{self.closing()}<br>{self.where}</p>"

@@ -1,0 +1,9 @@
+"""Each worker of a test run, and all that it starts, computes on its share of the cores.
+
+Threads that outnumber the cores wait for each other in every matrix product.
+"""
+
+import os
+
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // WORKERS)))
