@@ -51,8 +51,9 @@ class Cluster:
         return Link(f"{together} × {self.network.name}", bandwidth, latency)
 
     def __str__(self) -> str:
-        between = f", {self.network.name} between" if self.network and self.gpus > self.domain else ""
-        return f"{self.gpus} × {self.gpu.name}, {self.inside.name} within {self.domain}{between}"
+        within = f", {self.inside.name} within {self.domain}" if self.gpus > 1 else ""
+        between = f", {self.network.name} between" if self.gpus > self.domain else ""
+        return f"{self.gpus} × {self.gpu.name}{within}{between}"
 
 
 def cluster(card: str | Gpu, gpus: int = 1, gpus_per_node: int = 0, network: str = "") -> Cluster:

@@ -15,6 +15,8 @@ COMMANDS = {
     "run": ("run", "Run lessons in a batch and write one report."),
     "report": ("report", "report.html of one run, or of several machines side by side."),
     "progress": ("progress", "What you have answered, lesson by lesson, and how far off your guesses were."),
+    "predict": ("predicting", "Memory, traffic and time of a training step, before it runs."),
+    "search": ("searching", "The layouts of N GPUs that hold a training run, best first, each with its reason."),
     "serve-plan": ("serve_plan", "The KV cache that fits beside a model on a GPU, and the requests it holds."),
     "mfu": ("mfu", "From tokens a second to the share of the GPU's peak, MFU and HFU."),
     "build": ("build", "Write the notebooks from their sources; --check says which are out of step."),

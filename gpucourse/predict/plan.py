@@ -99,7 +99,7 @@ def share(shape: Shape, job: Job) -> float:
 
 
 def bubble(job: Job) -> float:
-    """The pipeline's waiting as a fraction of the step; a stage's forward and the halves of its backward equally long."""
+    """The pipeline's waiting as a fraction of the step, a forward and each half of a backward being equally long."""
     layout = job.layout
     if layout.pp == 1:
         return 0.0
