@@ -23,6 +23,7 @@ _HOMES = {
     "measure": ("gpucourse.measure", ""),
     "models": ("gpucourse.models", ""),
     "predict": ("gpucourse.predict", ""),
+    "ranks": ("gpucourse.ranks", ""),
 }
 __all__ = sorted(_HOMES)
 

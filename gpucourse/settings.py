@@ -44,3 +44,9 @@ def settings() -> Settings:
 def child_environment(**extra: str) -> dict[str, str]:
     """This process's environment with `extra` set: what a child process is started with."""
     return {**os.environ, **extra}
+
+
+def adopt_environment(environment: dict[str, str]) -> None:
+    """Make `environment` this process's own, in place of what it was started with."""
+    os.environ.clear()
+    os.environ.update(environment)
