@@ -247,7 +247,7 @@ del training
 
 # %% tags=["nbval-ignore-output"]
 dry = dryrun.memory(small, job)
-seen = measure.memory(models.training, small, job)
+seen = measure.memory(models.training, small, job, here.torch)
 
 # %% [markdown]
 # ## Compare
@@ -269,7 +269,8 @@ setups = {
 }
 ledgers = {name: predict.memory(small, j) for name, j in setups.items()}
 dries = {name: dryrun.memory(small, j) for name, j in setups.items()}
-measured = {name: seen if j == job else measure.memory(models.training, small, j) for name, j in setups.items()}
+measured = {name: seen if j == job else measure.memory(models.training, small, j, here.torch)
+            for name, j in setups.items()}
 compare(column("computed", {name: x.peak / GiB for name, x in ledgers.items()}, "GiB"),
         column("dry run", {name: x.peak / GiB for name, x in dries.items()}, "GiB", "cpu, fake tensors"),
         column("measured", {name: x.peak / GiB for name, x in measured.items()}, "GiB", here.label))

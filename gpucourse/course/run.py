@@ -86,7 +86,7 @@ def run(checkout: Checkout, ready: list[Task], out: Path, *, solved: bool = Fals
 
 
 def share_of(jobs: int) -> dict[str, str]:
-    """Each of several jobs computes on its share of the cores: on cores that others hold too, products wait for them."""
+    """Each of several jobs computes on its share of the cores: threads that outnumber them wait for each other."""
     return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} if jobs > 1 else {}
 
 
