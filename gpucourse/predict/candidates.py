@@ -45,12 +45,11 @@ def divisors(number: int) -> list[int]:
 
 def _axes(shape: Shape, cluster: Cluster, seq: int) -> Iterator[tuple[int, int, int]]:
     """(tp, pp, cp) that the shape, the sequence and the cluster allow."""
-    for tp in divisors(gcd(cluster.gpus, shape.heads)):
-        repeated = shape.kv_heads % tp and tp % shape.kv_heads
-        if cluster.leaves(1, tp) or repeated:
+    for tp in divisors(gcd(cluster.gpus, shape.kv_heads)):
+        if cluster.leaves(1, tp):
             continue
         for pp in divisors(gcd(cluster.gpus // tp, shape.layers)):
-            for cp in divisors(gcd(cluster.gpus // tp // pp, seq // 2 if seq % 2 == 0 else 1)):
+            for cp in divisors(gcd(cluster.gpus // tp // pp, seq)):
                 yield tp, pp, cp
 
 
