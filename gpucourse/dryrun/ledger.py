@@ -6,6 +6,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gpucourse.catalog import Job, Shape
+from gpucourse.dryrun.processes import one_rank_of
+from gpucourse.dryrun.quiet import quiet_propagation
 from gpucourse.measure.live_storages import LiveStorages
 from gpucourse.models import Training
 from gpucourse.models.instants import in_forward
@@ -44,17 +46,27 @@ class InstantLedger(LiveStorages):
 
 def step_ledger(shape: Shape, job: Job) -> InstantLedger:
     """The second training step of (shape, job) on fake CPU tensors: no memory is allocated, nothing is computed."""
-    with FakeTensorMode():
-        training = Training(shape, job)
-        training.scaler = torch.amp.GradScaler(enabled=False)  # it asks for values, which fake tensors do not have
-        ledger = InstantLedger()
-        for parameter in training.model.parameters():
-            parameter.register_post_accumulate_grad_hook(lambda p: ledger.retag(p.grad, "gradients"))
-        with ledger:
-            ledger.own(training.model)
-            training()
-            ledger.own(training.optimizer)
-            training.follow(ledger.mark)
-            training()
-    return ledger
+    if job.layout.ranks == 1:
+        with FakeTensorMode():
+            return second_step(Training(shape, job))
+    from gpucourse.models.parallel import laid_out  # DTensor takes half a second to import
 
+    with one_rank_of(job.layout.ranks), quiet_propagation():
+        model = laid_out(shape, job, "meta")  # on meta, as meshes cannot be made of fake tensors
+        with FakeTensorMode(allow_non_fake_inputs=True):  # a mesh of two axes is a real tensor
+            model.to_empty(device="cpu").tie()
+            return second_step(Training(shape, job, model=model))
+
+
+def second_step(training: Training) -> InstantLedger:
+    training.scaler = torch.amp.GradScaler(enabled=False)  # it asks for values, which fake tensors do not have
+    ledger = InstantLedger()
+    for parameter in training.model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: ledger.retag(p.grad, "gradients"))
+    with ledger:
+        ledger.own(training.model)
+        training()
+        ledger.own(training.optimizer)
+        training.follow(ledger.mark)
+        training()
+    return ledger

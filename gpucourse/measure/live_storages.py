@@ -135,8 +135,10 @@ def tensors_of(thing: torch.nn.Module | torch.optim.Optimizer | torch.Tensor) ->
 def storages_of(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
     """The storages under a tensor, also through wrapper subclasses such as DTensor."""
     if is_traceable_wrapper_subclass(tensor):
-        for name in tensor.__tensor_flatten__()[0]:
-            yield from storages_of(getattr(tensor, name))
+        parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+        for part in parts:
+            if isinstance(part, torch.Tensor):  # DTensor names its mesh too
+                yield from storages_of(part)
     elif tensor.layout is torch.strided:
         yield tensor.untyped_storage()
     else:

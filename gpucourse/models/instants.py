@@ -26,7 +26,7 @@ def follow(model: Transformer, mark: Callable[[str], None]) -> None:
     last = len(model.blocks) - 1
     for i, block in enumerate(model.blocks):
         name = "last block" if i == last else "first block" if i == 0 else MIDDLE
-        block.register_forward_hook(at_gradient(name))
+        block.register_forward_hook(at_gradient(name), prepend=True)  # a block's instant holds its own all-gather
     model.embedding.register_forward_hook(at_gradient("embedding"))
 
 

@@ -1,13 +1,13 @@
 """One training set-up, built from a shape and a job: what dry runs, measurements and lessons all run."""
 
-from collections.abc import Callable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from gpucourse.catalog import Job, Shape
+from gpucourse.catalog import Job, Layout, Shape
 from gpucourse.errors import BadInput
 from gpucourse.models.instants import follow
 from gpucourse.models.transformer import Transformer
@@ -29,14 +29,38 @@ def default_dtype(dtype: torch.dtype):
         torch.set_default_dtype(before)
 
 
+def by_mesh(parameters: Iterable[nn.Parameter]) -> list[dict]:
+    """Parameter groups of an optimizer, which can work on lists of tensors only if one mesh divides them all."""
+    groups: dict[object, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    return [{"params": group} for group in groups.values()]
+
+
+def loss_context(layout: Layout) -> AbstractContextManager:
+    """Forward and backward of a cross-entropy whose logits stay divided along the vocabulary happen in here."""
+    if not layout.vocab_parallel_loss:
+        return nullcontext()
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    return loss_parallel()
+
+
+def network(shape: Shape, job: Job, device: str = "cpu") -> Transformer:
+    """The whole model, in the precision and with the recomputation of `job`."""
+    with torch.device(device), default_dtype(torch.bfloat16 if job.bytes.weights == 2 else torch.float32):
+        return Transformer(shape, job.recompute)
+
+
 class Training:
     """A model, its optimizer and one step of training.
 
     `step(tokens, targets)` takes int64 tensors of shape [micro_batch, seq] and returns the loss, a scalar tensor.
     `training()` runs one step on random tokens. `follow(mark)` calls `mark` with each instant as the step reaches it.
+    model: the network where it exists already, as one that models.parallel has laid out; otherwise it is made here.
     """
 
-    def __init__(self, shape: Shape, job: Job, device: str = "cpu", seed: int = 0):
+    def __init__(self, shape: Shape, job: Job, device: str = "cpu", seed: int = 0, model: Transformer | None = None):
         if job.seq > shape.context:
             raise BadInput(f"seq {job.seq} is longer than the context of {shape.name}: {shape.context}")
         for name in (job.precision, job.optimizer):
@@ -44,26 +68,29 @@ class Training:
                 raise BadInput(f"{name} is predicted, not trained here; use one of bf16, bf16-autocast with adamw")
         torch.manual_seed(seed)
         self.shape, self.job, self.device = shape, job, device
-        with torch.device(device), default_dtype(torch.bfloat16 if job.bytes.weights == 2 else torch.float32):
-            self.model = Transformer(shape, job.recompute)
-        self.optimizer = OPTIMIZERS[job.optimizer](self.model.parameters(), foreach=job.foreach, fused=job.fused)
-        self.autocast = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}.get(job.precision)
+        self.model = model or network(shape, job, device)
+        groups = by_mesh(self.model.parameters())
+        self.optimizer = OPTIMIZERS[job.optimizer](groups, foreach=job.foreach, fused=job.fused)
+        low = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}
+        self.autocast = low.get(job.precision) if job.layout.shard != "zero3" else None  # its policy casts instead
         self.scaler = torch.amp.GradScaler(torch.device(device).type, enabled=job.precision == "fp16-autocast")
         self.mark: Callable[[str], None] = lambda instant: None
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy over the micro-batch's tokens; the logits live until this returns."""
         with torch.autocast(torch.device(self.device).type, self.autocast, enabled=self.autocast is not None):
-            logits = self.model(tokens)  # [B, T, V]
-            return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+            logits = self.model(tokens)  # [B, T, V]; with a vocabulary-parallel loss [B, T, V/t] of a DTensor
+            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+            return loss.to_local() if self.job.layout.vocab_parallel_loss else loss
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Forward and backward over `accumulate` micro-batches, then one step of the optimizer."""
         total = torch.zeros((), device=self.device)
         for _ in range(self.job.accumulate):
             self.mark("forward")
-            loss = self.loss(tokens, targets) / self.job.accumulate
-            self.scaler.scale(loss).backward()
+            with loss_context(self.job.layout):
+                loss = self.loss(tokens, targets) / self.job.accumulate
+                self.scaler.scale(loss).backward()
             total += loss.detach()
         self.mark("step")
         self.scaler.step(self.optimizer)

@@ -39,13 +39,13 @@ class Attention(nn.Module):
         self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
-        B, T, H = x.shape
+        B, T, _ = x.shape
         q, k, v = (project(x).view(B, T, -1, self.head_size).transpose(1, 2)  # [B, A, T, D]
                    for project in (self.q, self.k, self.v))
         if rotary is not None:
             q, k = rotate(q, *rotary), rotate(k, *rotary)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] != q.shape[1])
-        return self.out(y.transpose(1, 2).reshape(B, T, H))
+        return self.out(y.transpose(1, 2).reshape(B, T, -1))
 
 
 class GeluMlp(nn.Module):
@@ -100,13 +100,17 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = norm(shape)
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
-        if shape.tied:
-            self.head.weight = self.embedding.weight
+        self.tie()
         if shape.positions == "rope":
             cos, sin = rotary_tables(shape.context, shape.head_size)
             self.register_buffer("cos", cos, persistent=False)
             self.register_buffer("sin", sin, persistent=False)
         self.apply(self._initialise)
+
+    def tie(self) -> None:
+        """Make head and embedding one tensor where the shape says so; moving a model off `meta` makes them two."""
+        if self.shape.tied:
+            self.head.weight = self.embedding.weight
 
     @staticmethod
     def _initialise(module: nn.Module) -> None:

@@ -1,0 +1,80 @@
+"""Our transformer on several ranks, with torch's own tools: which module is divided how.
+
+Data parallel with sharded weights (`fully_shard`) makes one unit of each block and one of all the rest. Tensor parallel
+(`parallelize_module`) is Megatron's plan: each half of a block begins divided by columns and ends divided by rows, so
+that it needs one collective forward and one backward; sequence parallel divides what lies between the halves too.
+"""
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from gpucourse.catalog import Job, Layout, Shape
+from gpucourse.models.training import network
+from gpucourse.models.transformer import Transformer
+
+
+def laid_out(shape: Shape, job: Job, device: str = "cpu") -> Transformer:
+    """The model of this process's rank: first each tensor is divided, then what is left of it among the copies."""
+    layout, model = job.layout, network(shape, job, device)
+    axes = init_device_mesh("cpu" if device == "meta" else torch.device(device).type,
+                            (layout.pp, layout.dp, layout.tp), mesh_dim_names=("pp", "dp", "tp"))
+    if layout.tp > 1:
+        divide(model, layout, axes["tp"])
+    if layout.shard == "zero3":
+        shard(model, job, axes["dp"])
+    return model
+
+
+def shard(model: Transformer, job: Job, ranks: DeviceMesh) -> None:
+    """fully_shard: 16-bit compute on fp32 shards comes from its own policy, in place of autocast."""
+    low = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}.get(job.precision)
+    policy = MixedPrecisionPolicy(low, torch.float32, torch.float32, cast_forward_inputs=False) if low else None
+    how = dict(mesh=ranks, mp_policy=policy or MixedPrecisionPolicy())
+    for block in model.blocks:
+        fully_shard(block, reshard_after_forward=job.layout.reshard == "always", **how)
+    fully_shard(model, **how)
+
+
+def divide(model: Transformer, layout: Layout, ranks: DeviceMesh) -> None:
+    between = Shard(1) if layout.sequence_parallel else Replicate()  # the residual stream [B, T, H]
+    parallelize_module(model, ranks, ends(model, layout, between))
+    for block in model.blocks:
+        parallelize_module(block, ranks, of_block(block, layout, between))
+    model.tie()
+
+
+def ends(model: Transformer, layout: Layout, between) -> dict:
+    """Embeddings and head: the vocabulary is divided."""
+    logits = Shard(-1) if layout.vocab_parallel_loss else Replicate()
+    plan = {"embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
+            "head": ColwiseParallel(input_layouts=between, output_layouts=logits,
+                                    use_local_output=not layout.vocab_parallel_loss)}
+    if layout.sequence_parallel:
+        plan["norm"] = SequenceParallel()
+        if model.positions is not None:
+            plan["positions"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0))
+    return plan
+
+
+def of_block(block: nn.Module, layout: Layout, between) -> dict:
+    begins = PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
+    attention_begins = PrepareModuleInput(input_layouts=(between, None), desired_input_layouts=(Replicate(), None))
+    plan = {"attention": attention_begins, "mlp": begins}
+    for module in ("attention.q", "attention.k", "attention.v", "mlp.gate", "mlp.up"):
+        if module != "mlp.gate" or hasattr(block.mlp, "gate"):
+            plan[module] = ColwiseParallel()
+    for module in ("attention.out", "mlp.down"):
+        plan[module] = RowwiseParallel(output_layouts=between)
+    if layout.sequence_parallel:
+        plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
+    return plan
