@@ -1,14 +1,19 @@
 """A training cell in JupyterLab: the chart moves while the cell is busy, and stays when the kernel has gone."""
 
 import json
+import shutil
 import time
+from pathlib import Path
 
 import nbformat
 import pytest
 from lab import DEADLINE
 
+from gpucourse.settings import NOTEBOOKS
+
 pytestmark = pytest.mark.browser
 
+TRAINED = 300  # seconds that a lesson's training may take on a busy machine
 TRAINING = """
 import time
 import torch
@@ -41,26 +46,36 @@ def training_notebook(home):
     return path
 
 
-def test_moves_while_busy_and_stays_after_a_restart(training_notebook, open_notebook):
-    watched = _watched_cell(training_notebook)
-    notebook = open_notebook(training_notebook.name)
+@pytest.fixture
+def lesson_notebook(home):
+    """The learner's lesson 01, in JupyterLab's folder."""
+    return Path(shutil.copy(NOTEBOOKS / "01_memory_anatomy.ipynb", home / "notebooks"))
+
+
+@pytest.mark.parametrize("source", ["training_notebook", pytest.param("lesson_notebook", marks=pytest.mark.slow)])
+def test_moves_while_busy_and_stays_after_a_restart(source, request, open_notebook):
+    path = request.getfixturevalue(source)
+    watched = _watched_cell(path)
+    notebook = open_notebook(path.name)
     notebook.run_all()
     chart = notebook.outputs(watched).locator("svg[role=img]")
     chart.wait_for()
+    chart.scroll_into_view_if_needed()
     frames = [_frame(notebook, chart) for _ in range(3)]
-    notebook.screenshot("live_chart_busy")
+    notebook.screenshot(f"{path.stem}_busy")
     assert len(set(frames)) == 3, "the chart stood still while the cell was busy"
 
     picture, line = _finished(notebook, watched)
-    notebook.screenshot("live_chart_ended")
+    notebook.screenshot(f"{path.stem}_ended")
     assert chart.count() == 0
     notebook.save()
-    _saved_as_a_picture(training_notebook, watched)
+    _saved_as_a_picture(path, watched)
 
     notebook.restart_kernel()
     notebook.open()
     again, same = _finished(notebook, watched)
-    notebook.screenshot("live_chart_reopened")
+    notebook.outputs(watched).locator("img").first.scroll_into_view_if_needed()
+    notebook.screenshot(f"{path.stem}_reopened")
     assert (again, same) == (picture, line)
     assert "model not found" not in notebook.page.locator(".jp-Notebook").inner_text()
 
@@ -72,7 +87,7 @@ def test_an_interrupt_leaves_a_picture_and_a_line(training_notebook, open_notebo
     notebook.outputs(watched).locator("svg[role=img]").wait_for()
     notebook.command("notebook:interrupt-kernel")
     _, line = _finished(notebook, watched)
-    notebook.screenshot("live_chart_interrupted")
+    notebook.screenshot("training_interrupted")
     assert "training: interrupted; its tensors are released; peak" in line
 
 
@@ -96,7 +111,7 @@ def _frame(notebook, chart) -> str:
 def _finished(notebook, watched: int) -> tuple[str, str]:
     """The picture in a cell's output, as its data URL, and the line of text below it."""
     picture = notebook.outputs(watched).locator("img").first
-    picture.wait_for()
+    picture.wait_for(timeout=1000 * TRAINED)
     line = notebook.outputs(watched).locator("pre", has_text="measured on").first
     line.wait_for()
     assert picture.evaluate("image => image.complete && image.naturalWidth") == 950
