@@ -59,8 +59,9 @@ def svg(picture: Picture) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         'style="max-width:100%;height:auto" font-family="Helvetica, Arial, sans-serif" font-size="11" role="img">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        _text(8, 18, picture.title, size=14, weight="bold"),
-        _text(8 + 8.2 * len(picture.title) + 8, 18, f"{picture.state} · {picture.device}", ink=FAINT),
+        f'<text x="8" y="18" font-size="14" font-weight="bold" fill="{INK}">{escape(picture.title)}'
+        f'<tspan dx="10" font-size="11" font-weight="normal" fill="{FAINT}">'
+        f"{escape(f'{picture.state} · {picture.device}')}</tspan></text>",
         _text(8, 40, f"memory, {picture.unit[1]}: {picture.memory_is}"),
         _text(rate.left - 44, 40, "throughput, samples/s"),
         *_memory(picture, memory),
@@ -148,8 +149,5 @@ def _points(xs: list[str], ys: list[float]) -> str:
     return " ".join([f"{x},{y:.1f}" for x, y in zip(xs, ys, strict=True)])
 
 
-def _text(x: float, y: float, text: str, ink: str = INK, anchor: str = "start", size: int = 11,
-          weight: str = "normal") -> str:
-    bold = "" if weight == "normal" else f' font-weight="{weight}"'
-    return (f'<text x="{x:.1f}" y="{y:.1f}" fill="{ink}" text-anchor="{anchor}" font-size="{size}"{bold}>'
-            f"{escape(text)}</text>")
+def _text(x: float, y: float, text: str, ink: str = INK, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{ink}" text-anchor="{anchor}" font-size="11">{escape(text)}</text>'

@@ -40,7 +40,9 @@ class Budget(LiveStorages):
 
     def changed(self) -> None:
         if self.live > self.limit:
-            raise BudgetExceeded(refusal(self.operation, self.live, self.limit))
+            over = self.live - self.limit
+            raise BudgetExceeded(refusal(f"{self.operation}, {over:,} byte{'s' if over > 1 else ''} over",
+                                         self.live, self.limit))
 
 
 class CudaBudget:
@@ -71,8 +73,7 @@ class CudaBudget:
             raise BudgetExceeded(refusal(said, self.live, self.limit)) from error
 
 
-def refusal(operation: str, live: int, limit: int) -> str:
+def refusal(what: str, live: int, limit: int) -> str:
     """What a refused budget says."""
-    over = live - limit
-    return (f"{operation}: {bytes_text(live)} live, the budget is {bytes_text(limit)} "
-            f"({over:,} byte{'s' if over > 1 else ''} over); make the batch smaller, recompute, or raise the budget")
+    return (f"{what}: {bytes_text(live)} live, the budget is {bytes_text(limit)}; make the batch smaller, recompute, "
+            "or raise the budget")

@@ -138,7 +138,7 @@ class Sampler:
 class CpuSampler(Sampler):
     """Resident memory of this process, less what it was at the start without its tensors."""
 
-    memory_is = "resident memory beyond Python's own at the start"
+    memory_is = "resident, above Python's own"
     peak_is = "peak resident"
 
     def __enter__(self):
