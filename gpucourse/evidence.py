@@ -6,7 +6,7 @@ import math
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpucourse.errors import BadInput, unknown
 from gpucourse.settings import settings
@@ -16,9 +16,14 @@ GUESS = "your guess"
 
 # The instants of a training step at which memory can peak, in the order in which they come.
 INSTANTS = ("forward", "loss", "last block", "first block", "embedding", "step")
+# On one device memory changes by the same amount from block to block, so what lies between the last and the first is
+# never the peak. Where blocks differ, or weights come and go, the middle is an instant of its own.
+MIDDLE = "middle blocks"
+ALL_INSTANTS = (*INSTANTS[:3], MIDDLE, *INSTANTS[3:])
 STATES = ("weights", "gradients", "optimizer")
 REST = "activations and temporaries"
 PEAK = "peak allocated"
+SAME_SIZE = 0.1  # a residual within a tenth of a line's size is said to be as much as that line
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class Readings:
-    """Figures of one kind from one place: a column of a comparison."""
+    """Figures of one kind from one place: a column of a comparison.
+
+    lines: {figure's name: {line: value}} where a figure is a sum of named lines.
+    """
 
     kind: str
     figures: tuple[Figure, ...]
     device: str = ""
+    lines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def readings(self) -> "Readings":
         return self
@@ -61,7 +70,8 @@ class Memory:
     """Bytes by category at the highest moment of each instant of one training step.
 
     at: {instant: {category: bytes}}. Instants that this source cannot tell apart are absent.
-    also: other figures in bytes, such as a process's high-water mark.
+    also: other figures in bytes, such as a process's high-water mark. lines: {category: {line: bytes at the peak}}
+    where a category is a sum of named lines.
     """
 
     at: Mapping[str, Mapping[str, int]]
@@ -69,6 +79,7 @@ class Memory:
     device: str = ""
     source: str = ""
     also: Mapping[str, float] = field(default_factory=dict)
+    lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def total(self, instant: str) -> int:
         return sum(self.at[instant].values())
@@ -86,13 +97,17 @@ class Memory:
         scale = {"GiB": 1024**3, "MiB": 1024**2, "bytes": 1}[unit]
         top = self.at[self.peak_at]
         values = {PEAK: self.peak}
-        values |= {f"at {instant}": self.total(instant) for instant in INSTANTS if instant in self.at}
+        values |= {f"at {instant}": self.total(instant) for instant in ALL_INSTANTS if instant in self.at}
         if set(top) >= set(STATES):
             values |= {name: top[name] for name in STATES}
             values[REST] = self.peak - sum(top[name] for name in STATES)
         values |= self.also
         values = {name: size / scale for name, size in values.items()}
-        return column(self.kind, values, unit, self.device, self.source)
+        lines: dict[str, dict[str, float]] = {}
+        for category, parts in self.lines.items():
+            lines.setdefault(category if category in STATES else REST, {}).update(
+                {name: size / scale for name, size in parts.items()})
+        return replace(column(self.kind, values, unit, self.device, self.source), lines=lines)
 
 
 @dataclass(frozen=True)
@@ -117,13 +132,21 @@ class Comparison:
         return [v for column, v in zip(self.columns, values, strict=False) if v is not None and column.kind != GUESS]
 
     def explained(self) -> str:
-        """The part of the peak that differs most between the first prediction and the last column."""
+        """The part of the peak that differs most between the first prediction and the last column, and its line.
+
+        Of a ledger's lines the one of about that size, as a line that one side lacks would be; else the largest.
+        """
         rows = {name: values for name, _, values in self.rows()}
         apart = {name: self.known(rows[name]) for name in (*STATES, REST) if name in rows}
         apart = {name: known[-1] - known[0] for name, known in apart.items() if len(known) > 1}
         name = max(apart, key=lambda part: abs(apart[part]), default="")
         peak = self.off(rows.get(PEAK, []))
-        return f"{name}: {number(apart[name])}" if name and peak and percent(peak) != "0 %" else ""
+        if not name or not peak or percent(peak) == "0 %":
+            return ""
+        lines = next((column.lines[name] for column in self.columns if column.lines.get(name)), {})
+        same = [line for line, size in lines.items() if abs(abs(apart[name]) - size) <= SAME_SIZE * size]
+        where = f", as much as {same[0]}" if same else f"; largest line: {max(lines, key=lines.get)}" if lines else ""
+        return f"{name}: {number(apart[name])}{where}"
 
     def table(self) -> list[list[str]]:
         head = ["", *(column.kind for column in self.columns), "unit", "off", "explained by"]

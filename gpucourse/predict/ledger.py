@@ -74,7 +74,9 @@ class Ledger:
         categories = dict.fromkeys([*STATES, *(line.category for line in self.lines)])
         at = {i: {c: sum(line.at.get(i, 0) for line in self.lines if line.category == c) for c in categories}
               for i in INSTANTS}
-        return Memory(at, "computed", source="closed form")
+        lines = {c: {line.name: line.at[self.peak_at] for line in self.lines
+                     if line.category == c and self.peak_at in line.at} for c in categories}
+        return Memory(at, "computed", source="closed form", lines=lines)
 
     def readings(self) -> Readings:
         return self.memory().readings()

@@ -9,8 +9,10 @@ from gpucourse.catalog.layouts import Layout
 from gpucourse.catalog.links import link
 from gpucourse.catalog.models import shape
 from gpucourse.errors import BadInput
+from gpucourse.evidence import compare
 from gpucourse.predict.compute import flops_per_token, hardware_flops_per_token
 from gpucourse.predict.layout_traffic import over, stage_elements, step_traffic
+from gpucourse.predict.memory import memory
 from gpucourse.predict.parameters import parameters
 from gpucourse.predict.plan import bubble, plan, share
 from gpucourse.predict.schedules import schedule
@@ -192,3 +194,17 @@ def test_more_replicas_never_send_less(ranks, shard):
 def test_axes_divide_the_work_and_leave_no_more_than_all_of_it(tp, pp, cp):
     part = share(LLAMA, laid_out(JOB.but(accumulate=8), tp=tp, pp=pp, cp=cp))
     assert 1 / (tp * pp * cp) <= part <= 1 / (tp * cp)
+
+
+# what is left over
+
+def test_a_residual_as_large_as_a_line_names_it():
+    model, job = shape("gpt2"), Job(8, 1024, optimizer="momentum")
+    text = compare(memory(model, job), memory(model, job.but(optimizer="sgd"))).explained()
+    assert text.startswith("optimizer: -") and text.endswith(", as much as optimizer moments")
+
+
+def test_a_residual_of_another_size_names_the_largest_line():
+    model, job = shape("gpt2"), Job(8, 1024)
+    text = compare(memory(model, job), memory(model, job.but(micro_batch=7))).explained()
+    assert text.startswith("activations and temporaries: -") and text.endswith("; largest line: saved by the blocks")
