@@ -37,6 +37,11 @@ class Gpu:
         return self.capacity_gib * GiB
 
     @property
+    def capacity_text(self) -> str:
+        """`23.6 GiB`, or `258.54 GiB (estimated)` where no card's report was found."""
+        return f"{self.capacity_gib:g} GiB" + " (estimated)" * self.sources["capacity"].startswith("estimated")
+
+    @property
     def bandwidth(self) -> float:
         """Memory bandwidth, bytes/s."""
         return self.memory_tb_s * 1e12

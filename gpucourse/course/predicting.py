@@ -136,6 +136,6 @@ def time_table(found: Plan) -> list[list[str]]:
         ["tokens/s a GPU", f"{found.tokens:,} tokens ÷ {layout.ranks} ÷ step", f"{rate_low:,.0f}", f"{rate_high:,.0f}"],
         ["MFU", f"× {model / 1e9:.4g} GFLOP (palm) ÷ {found.cluster.gpu.peak(dtype(job)) / 1e12:.4g} TFLOP/s",
          *(f"{mfu:.1%}" for mfu in found.mfu)],
-        ["device memory", f"of {found.cluster.gpu.capacity_gib:g} GiB: fits: {found.fits}",
+        ["device memory", f"of {found.cluster.gpu.capacity_text}: fits: {found.fits}",
          f"{device_low / GiB:.2f}", f"{device_high / GiB:.2f}"],
     ]

@@ -73,10 +73,10 @@ def table(found: Found) -> list[list[str]]:
 
 def closing(found: Found) -> list[str]:
     """Why each plan beats the next, how many layouts there were, and what could be changed in the best plan."""
-    best, capacity = found.plans[0], found.plans[0].cluster.gpu.capacity_gib
+    best = found.plans[0]
     counts = ", ".join(f"{number:,} {verdict}" for verdict, number in found.verdicts.items())
     beats = [f"{number} beats {number + 1}: {reason}" for number, reason in enumerate(reasons(found), 1) if reason]
-    lines = ["", *beats, "", f"{best.cluster}, {capacity:g} GiB each: fits? {counts}"]
+    lines = ["", *beats, "", f"{best.cluster}, {best.cluster.gpu.capacity_text} each: fits? {counts}"]
     if best.fits == "no":
         lines.append(f"No layout fits. The one shown needs least: at least {best.ledger.device[0] / GiB:.1f} GiB.")
     if best.fits == "uncertain":

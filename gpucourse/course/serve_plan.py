@@ -45,10 +45,9 @@ def as_object(found: ServePlan) -> dict:
 def table(name: str, on: Gpu, context: int, wanted: int, utilization: float, block_size: int,
           found: ServePlan) -> list[list[str]]:
     """From the card's capacity down to the requests that fit, to be followed with a pencil."""
-    estimated = " (estimated)" if on.sources["capacity"].startswith("estimated") else ""
     return [
         [f"{name} on {on.name}", "a GPU", "computed"],
-        ["usable", f"{utilization:g} × {on.capacity_gib:g} GiB{estimated}", bytes_text(utilization * on.capacity)],
+        ["usable", f"{utilization:g} × {on.capacity_text}", bytes_text(utilization * on.capacity)],
         ["− weights", "", bytes_text(found.weight_bytes)],
         ["− reserve", "activations, context, graphs", bytes_text(found.reserve_bytes)],
         ["= KV cache", "", bytes_text(found.kv_bytes)],
