@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from gpucourse.catalog.cluster import cluster
 from gpucourse.catalog.gpus import gpu, gpus
 from gpucourse.catalog.jobs import Job
 from gpucourse.catalog.layouts import Layout
@@ -17,10 +18,12 @@ from gpucourse.catalog.units import GiB
 from gpucourse.errors import BadInput
 from gpucourse.predict import link as links
 from gpucourse.predict.memory import memory
-from gpucourse.predict.steptime import ceiling, step_time
+from gpucourse.predict.plan import step
+from gpucourse.predict.steptime import ceiling
 from gpucourse.predict.utilization import mfu
 from gpucourse.settings import ROOT
 
+NETWORKS = {"a100-80": "ib-200", "h100-sxm": "ib-400", "gb300": "ib-800"}  # a port a GPU; no source names its own
 PAGE = ROOT / "docs" / "accuracy.md"
 HEAD = """# How far off the predictions are
 
@@ -29,8 +32,9 @@ that it cannot be held to are listed with the reason. Written by `python -m gpuc
 in step with the predictors.
 
 No coefficient was fitted to a memory figure. The share of a card's best product that whole steps reach (0.45 to 0.9)
-was read off the runs of throughput.csv: of their tokens/s this page shows how well an interval describes them. Those of
-memory.csv were not among them.
+was read off most runs of throughput.csv: of their tokens/s this page shows how well an interval describes them. Those
+on FP8 and those of memory.csv were not among them. No source names its network: 200, 400 and 800 Gb/s a GPU are taken
+for A100, H100 and GB300.
 """
 
 
@@ -137,23 +141,40 @@ def question(row: dict[str, str]):
 
 
 def step_rate() -> Section:
-    """Tokens/s from compute alone: what published runs wait for is in the share of a product that steps reach."""
+    """Tokens/s of the step's interval, with traffic and bubble; of REACHED, the runs of B03 and memory.csv are free."""
     rows, unpinned = [], []
     for row in (*published("throughput"), *published("memory")):
         what, reason = _run(row), unknown_speed(row)
         if reason:
             unpinned.append((what, reason))
             continue
-        seq, on = int(row["seq"]), gpu(row["gpu"])
-        fast, slow = step_time(shape(row["model"]), seq, seq, ceiling(on), row["recompute"] or "none").seconds
-        rows.append(Row(what, seq / slow, seq / fast, float(row["tokens_per_second_per_gpu"])))
+        low, high = rate(row)
+        figure = float(row["tokens_per_second_per_gpu"])
+        if row["case"] == "B03":
+            unpinned.append((what, f"what is recomputed is not given; with nothing, {_number(low)} to {_number(high)} "
+                                   f"predicted and {_number(figure)} published"))
+        else:
+            rows.append(Row(what, low, high, figure))
     return Section("Tokens/s a GPU", "tokens/s", tuple(rows), tuple(unpinned))
+
+
+def rate(row: dict[str, str]) -> tuple[float, float]:
+    """Tokens/s a GPU of a published run, low and high, over the network that its kind of card usually has."""
+    number, tensor, pipeline, context = (int(row[name] or 1) for name in ("gpus", "tensor", "pipeline", "context"))
+    replicas = number // (tensor * pipeline)
+    layout = Layout(dp=replicas // context, shard=row["shard"] if replicas > 1 else "none", tp=tensor, pp=pipeline,
+                    cp=context, sequence_parallel=tensor > 1, vocab_parallel_loss=tensor > 1)
+    precision = "bf16-autocast" if row["precision"] == "bf16" else row["precision"]
+    job = Job(int(row["micro_batch"] or 1), int(row["seq"]), precision, recompute=row["recompute"] or "none",
+              accumulate=int(row.get("accumulate") or 1), layout=layout)
+    there = cluster(row["gpu"], number, network=NETWORKS[row["gpu"]])
+    *_, time = step(shape(row["model"]), job, there, ceiling(there.gpu, precision))
+    fast, slow = time.seconds
+    return tuple(time.tokens * layout.dp / number / seconds for seconds in (slow, fast))
 
 
 def unknown_speed(row: dict[str, str]) -> str:
     """Why a published rate cannot be predicted, or nothing."""
-    if row["case"] == "B03":
-        return "what is recomputed is not given"
     if row["gpu"] not in gpus():
         return f"an {row['gpu']}, of which no peak is published"
     if row.get("technique") in ("baseline", "LoRA", "QLoRA"):

@@ -19,6 +19,7 @@ from gpucourse.predict.steptime import StepTime, ceiling, step_time
 from gpucourse.predict.traffic import Transfer
 
 Interval = tuple[float, float]
+Carried = tuple[tuple[Transfer, Link], ...]
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Plan:
     job: Job
     cluster: Cluster
     ledger: Ledger
-    carried: tuple[tuple[Transfer, Link], ...]
+    carried: Carried
     bubble: float
     flops: float
     time: StepTime
@@ -67,15 +68,19 @@ def plan(shape: Shape, job: Job, cluster: Cluster, flops: float = 0.0) -> Plan:
 
     Raises BadInput for a layout that the shape, the sequence or the cluster does not allow.
     """
+    reached = flops or ceiling(cluster.gpu, dtype(job))
+    carried, waits, time = step(shape, job, cluster, reached)
+    return Plan(shape, job, cluster, memory(shape, job), carried, waits, reached, time)
+
+
+def step(shape: Shape, job: Job, cluster: Cluster, flops: float) -> tuple[Carried, float, StepTime]:
+    """What is sent and over which link, the bubble, and the time: a prediction without the memory."""
     layout = job.layout
     if layout.ranks > cluster.gpus:
         raise BadInput(f"{layout} is {layout.ranks} ranks; there are {cluster.gpus} GPUs")
-    reached = flops or ceiling(cluster.gpu, dtype(job))
-    carried = tuple(over(cluster, layout, step_traffic(shape, job)))
-    waits = bubble(job)
-    time = step_time(shape, job.tokens * job.accumulate, job.seq, reached, job.recompute, share(shape, job),
-                     waits, carried)
-    return Plan(shape, job, cluster, memory(shape, job), carried, waits, reached, time)
+    carried, waits = tuple(over(cluster, layout, step_traffic(shape, job))), bubble(job)
+    work = dict(recompute=job.recompute, share=share(shape, job), bubble=waits, carried=carried)
+    return carried, waits, step_time(shape, job.tokens * job.accumulate, job.seq, flops, **work)
 
 
 def dtype(job: Job) -> str:
