@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gpucourse.errors import CourseError
-from gpucourse.ranks import launching, messages, pickling, places
+from gpucourse.ranks import clocks, launching, messages, pickling, places
 from gpucourse.ranks.relay import Relay
 from gpucourse.ranks.report import Died, Outcome, Raised, Waiting
 
@@ -68,9 +68,9 @@ class Launch:
     def start(self, job: dict, call: list) -> None:
         """Start all ranks and send each its job. A rank that dies meanwhile is found by `follow`."""
         self.watch(self.to_server, self.hear_server)
-        with socket.create_server(("127.0.0.1", 0), backlog=128) as store:
+        with socket.create_server(("127.0.0.1", 0), backlog=128) as store, open(clocks.create(), "rb") as shared:
             for number in range(self.n):
-                self.add(number, [store.fileno()] if number == 0 else [])
+                self.add(number, [shared.fileno(), store.fileno()][: 2 if number == 0 else 1])
             port = store.getsockname()[1]
         for rank in self.ranks:
             try:

@@ -26,8 +26,8 @@ MARGIN = 60  # seconds that torch's own deadline comes after ours, which says mo
 
 
 def main(descriptors: list[int]) -> None:
-    """Never returns. descriptors: the job's socket, the output pipe, the stacks pipe and, on rank 0, the store's."""
-    job_fd, output_fd, stacks_fd, *store_fd = descriptors
+    """Never returns. descriptors: the job's socket, the output pipe, the stacks pipe, the clocks, rank 0's store."""
+    job_fd, output_fd, stacks_fd, clocks_fd, *store_fd = descriptors
     redirect(output_fd, stacks_fd)
     kernel = socket.socket(fileno=job_fd)
     try:
@@ -36,7 +36,7 @@ def main(descriptors: list[int]) -> None:
     except EOFError:
         os._exit(1)
     threading.Thread(target=leave_with, args=(kernel,), daemon=True).start()
-    outcome = perform(job, call, store_fd)
+    outcome = perform(job, call, clocks_fd, store_fd)
     flush()
     try:
         messages.send(kernel, answer(outcome))
@@ -64,10 +64,10 @@ def leave_with(kernel: socket.socket) -> None:
     os._exit(1)
 
 
-def perform(job: dict, call: list, store_fd: list[int]) -> Returned | Raised:
+def perform(job: dict, call: list, clocks_fd: int, store_fd: list[int]) -> Returned | Raised:
     try:
         settle(job)
-        join(job, store_fd)
+        join(job, clocks_fd, store_fd)
         function, args, kwargs = pickling.unpack(call)
         value = function(*args, **kwargs)
         return Returned(value, timeline.spans(since=job["started"]))
@@ -87,7 +87,7 @@ def settle(job: dict) -> None:
     torch.set_num_threads(1)
 
 
-def join(job: dict, store_fd: list[int]) -> None:
+def join(job: dict, clocks_fd: int, store_fd: list[int]) -> None:
     rank, world_size = job["rank"], job["world_size"]
     patience = datetime.timedelta(seconds=job["timeout"] + MARGIN)
     store = dist.TCPStore("127.0.0.1", job["port"], world_size, is_master=rank == 0, timeout=patience,
@@ -95,8 +95,9 @@ def join(job: dict, store_fd: list[int]) -> None:
     common = dict(store=store, rank=rank, world_size=world_size, timeout=patience)
     if job["link"] is not None:
         from gpucourse.ranks import paced
+        from gpucourse.ranks.clocks import Clocks
 
-        paced.register(job["link"])
+        paced.register(job["link"], Clocks(clocks_fd, store))
         dist.init_process_group("paced", **common)
     elif measure.gpu_count() >= world_size:
         torch.accelerator.set_device_index(rank)

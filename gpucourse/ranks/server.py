@@ -24,7 +24,7 @@ from importlib import import_module
 ORDER = struct.Struct("!cI")  # START or STACK, the rank
 ENDED = struct.Struct("!Ii")  # the rank, its exit code
 START, STACK = b"S", b"?"
-DESCRIPTORS = 4  # most that come with START: the job's socket, the output, the stacks, and rank 0's listening socket
+DESCRIPTORS = 5  # most that come with START: the job's socket, output, stacks, clocks, rank 0's listening socket
 IDLE = 0.3  # seconds without work before something more is loaded
 
 FIRST = ("torch", "torch.distributed", "gpucourse.ranks.rank")
