@@ -3,9 +3,7 @@
     python -m gpucourse.course.accuracy      writes the file again
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Callable
 
 from gpucourse.catalog.cluster import cluster
 from gpucourse.catalog.gpus import gpu, gpus
@@ -15,9 +13,12 @@ from gpucourse.catalog.links import link
 from gpucourse.catalog.models import shape
 from gpucourse.catalog.published import published
 from gpucourse.catalog.units import GiB
+from gpucourse.course.accuracy_page import Row, Section, document, figure
 from gpucourse.errors import BadInput
 from gpucourse.predict import link as links
+from gpucourse.predict.ledger import CONTEXT_GIB
 from gpucourse.predict.memory import memory
+from gpucourse.predict.parameters import parameters
 from gpucourse.predict.plan import step
 from gpucourse.predict.steptime import ceiling
 from gpucourse.predict.utilization import mfu
@@ -25,69 +26,14 @@ from gpucourse.settings import ROOT
 
 NETWORKS = {"a100-80": "ib-200", "h100-sxm": "ib-400", "gb300": "ib-800"}  # a port a GPU; no source names its own
 PAGE = ROOT / "docs" / "accuracy.md"
-HEAD = """# How far off the predictions are
-
-Every row of `data/published` that a predictor covers: what it says, what was published, and the difference. The rows
-that it cannot be held to are listed with the reason. Written by `python -m gpucourse.course.accuracy`; a test holds it
-in step with the predictors.
-
-No coefficient was fitted to a memory figure. The share of a card's best product that whole steps reach (0.45 to 0.9)
-was read off most runs of throughput.csv: of their tokens/s this page shows how well an interval describes them. Those
-on FP8 and those of memory.csv were not among them. No source names its network: 200, 400 and 800 Gb/s a GPU are taken
-for A100, H100 and GB300.
-"""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One published figure beside its prediction: low and high, equal where the prediction is one number."""
-
-    what: str
-    low: float
-    high: float
-    published: float
-
-    @property
-    def inside(self) -> bool:
-        return self.low <= self.published <= self.high
-
-    @property
-    def off(self) -> float:
-        """The published figure against the nearest predicted one, as a fraction; 0 within the interval."""
-        return self.published / min(max(self.published, self.low), self.high) - 1
-
-
-@dataclass(frozen=True)
-class Section:
-    """One quantity. unpinned: (row, reason) of those that the predictor cannot be held to."""
-
-    title: str
-    unit: str
-    rows: tuple[Row, ...]
-    unpinned: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def interval(self) -> bool:
-        return any(row.low != row.high for row in self.rows)
-
-    def summary(self) -> list[str]:
-        offs = [abs(row.off) for row in self.rows]
-        count = str(len(self.rows))
-        if not self.rows:
-            return [self.title, count, "", "", "", str(len(self.unpinned))]
-        inside = sum(row.inside for row in self.rows) / len(self.rows)
-        width = max(row.high / row.low for row in self.rows)
-        return [self.title, count, f"{inside:.0%}, high ÷ low {width:.2f}" if self.interval else "a point",
-                f"{100 * median(offs):.2g} %", f"{100 * max(offs):.2g} %", str(len(self.unpinned))]
-
-
-def document() -> str:
-    """The whole page as Markdown."""
-    sections = [reserved(), active(), step_rate(), utilization("mfu_percent", "MFU from published tokens/s", "%"),
-                utilization("tflops_per_gpu", "TFLOP/s a GPU from published tokens/s", "TFLOP/s"), collectives()]
-    summary = [["quantity", "rows", "inside the interval", "median off", "worst off", "not pinned down"],
-               *(section.summary() for section in sections)]
-    return "\n".join([HEAD, *_table(summary), "", *(line for section in sections for line in _section(section))])
+def quantities() -> list[Section]:
+    """Every quantity of the page, in its order."""
+    return [
+        reserved(), active(), at_rest(), step_rate(),
+        utilization("mfu_percent", "MFU from published tokens/s", "%"),
+        utilization("tflops_per_gpu", "TFLOP/s a GPU from published tokens/s", "TFLOP/s"),
+        collectives(),
+    ]
 
 
 def reserved() -> Section:
@@ -140,6 +86,35 @@ def question(row: dict[str, str]):
     return model.but(context=max(model.context, seq)), job
 
 
+def at_rest() -> Section:
+    """What is held between steps: sharded states, a CUDA context, loaded weights."""
+    rows, unpinned = [], []
+    for row in published("allocators"):
+        what = f"{row['what']}, {row['quantity']}"
+        try:
+            low, high = held(row["what"], row["quantity"])
+        except BadInput as error:
+            unpinned.append((what, str(error)))
+        else:
+            rows.append(Row(what, low / GiB, high / GiB, float(row["gib"])))
+    return Section("Memory at rest", "GiB", tuple(rows), tuple(unpinned))
+
+
+def held(what: str, quantity: str) -> tuple[float, float]:
+    """Bytes, low and high, of a row of allocators.csv; BadInput with the reason where it cannot be predicted."""
+    context, weights = tuple(gib * GiB for gib in CONTEXT_GIB), 4 * parameters(shape("bert-large")).total
+    known = {"V100 with nothing but a CUDA context": context,
+             "V100 with BERT-large loaded in fp32": tuple(size + weights for size in context)}
+    if what in known:
+        return known[what]
+    if quantity != "allocated":
+        raise BadInput("what BERT's layers keep is not predicted" if "BERT" in what else
+                       "the sizes of DeepSpeed's buckets and prefetched weights are not given")
+    shard = "zero2" if "ZeRO-2" in what else "zero3"
+    job = Job(1, 1024, "bf16-master", layout=Layout(dp=8, shard=shard))
+    return (sum(memory(shape("llama-2-13b"), job).states().values()),) * 2
+
+
 def step_rate() -> Section:
     """Tokens/s of the step's interval, with traffic and bubble; of REACHED, the runs of B03 and memory.csv are free."""
     rows, unpinned = [], []
@@ -149,12 +124,12 @@ def step_rate() -> Section:
             unpinned.append((what, reason))
             continue
         low, high = rate(row)
-        figure = float(row["tokens_per_second_per_gpu"])
+        seen = float(row["tokens_per_second_per_gpu"])
         if row["case"] == "B03":
-            unpinned.append((what, f"what is recomputed is not given; with nothing, {_number(low)} to {_number(high)} "
-                                   f"predicted and {_number(figure)} published"))
+            unpinned.append((what, f"what is recomputed is not given; with nothing, {figure(low)} to {figure(high)} "
+                                   f"predicted and {figure(seen)} published"))
         else:
-            rows.append(Row(what, low, high, figure))
+            rows.append(Row(what, low, high, seen))
     return Section("Tokens/s a GPU", "tokens/s", tuple(rows), tuple(unpinned))
 
 
@@ -212,31 +187,5 @@ def _run(row: dict[str, str]) -> str:
             f"{technique}")
 
 
-def _section(section: Section) -> Iterable[str]:
-    yield f"## {section.title}"
-    yield ""
-    if section.rows:
-        span = ["low", "high"] if section.interval else ["predicted"]
-        body = [[row.what, *map(_number, (row.low, row.high)[:len(span)]), _number(row.published),
-                 "inside" if section.interval and row.inside else f"{100 * row.off:+.2g} %"] for row in section.rows]
-        head = ["", *(f"{name}, {section.unit}" for name in span), "published", "published is off by"]
-        yield from _table([head, *body])
-        yield ""
-    if section.unpinned:
-        yield "Not pinned down:"
-        yield ""
-        yield from _table([["", "reason"], *map(list, section.unpinned)])
-        yield ""
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _table(rows: list[list[str]]) -> list[str]:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return [lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]
-
-
 if __name__ == "__main__":
-    PAGE.write_text(document())
+    PAGE.write_text(document(quantities()))

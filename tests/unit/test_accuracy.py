@@ -3,27 +3,20 @@
 import pytest
 
 from gpucourse.catalog.published import published
-from gpucourse.course.accuracy import (
-    PAGE,
-    Row,
-    Section,
-    active,
-    collectives,
-    document,
-    reserved,
-    step_rate,
-    utilization,
-)
+from gpucourse.course.accuracy import PAGE, active, at_rest, collectives, quantities, reserved, step_rate, utilization
+from gpucourse.course.accuracy_page import Row, Section, document
 
 
 def test_the_page_is_in_step():
-    assert PAGE.read_text() == document(), "run: python -m gpucourse.course.accuracy"
+    assert PAGE.read_text() == document(quantities()), "run: python -m gpucourse.course.accuracy"
 
 
 def test_no_published_row_is_dropped():
     memory, speed = published("memory"), published("throughput")
     for section, quantity in ((reserved(), "reserved"), (active(), "active")):
         assert len(section.rows) + len(section.unpinned) == sum(row["quantity"] == quantity for row in memory)
+    rest = at_rest()
+    assert len(rest.rows) + len(rest.unpinned) == len(published("allocators"))
     rates = step_rate()
     assert len(rates.rows) + len(rates.unpinned) == len(memory) + len(speed)
     shares, flops = (utilization(column, "", "") for column in ("mfu_percent", "tflops_per_gpu"))
