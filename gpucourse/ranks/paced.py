@@ -2,7 +2,7 @@
 
 The data go by gloo at once; what is waited for is the clock. A collective ends when its bytes have come by gloo and the
 link would have carried them, counted from when the last rank joined; a message when it would have arrived. Nothing ends
-sooner than gloo itself takes, so a link must be slower than gloo (some tenths of a millisecond, about 1 GB/s) to be seen.
+sooner than gloo itself takes: to be seen, a link must be slower than some tenths of a millisecond and about 1 GB/s.
 """
 
 import secrets
@@ -42,7 +42,7 @@ class Paced(dist.ProcessGroup):
         super().__init__(rank, size)
         gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
         carry_by(self, gloo)  # what has no method here, and the group's name
-        self._data = dist.ProcessGroup(store, rank, size)  # its calls go through the dispatcher, where counting sees them
+        self._data = dist.ProcessGroup(store, rank, size)  # counting sees its calls: they go through the dispatcher
         carry_by(self._data, gloo)
         self._line, self._clocks = line, clocks
         self._group = agreed(store, rank)

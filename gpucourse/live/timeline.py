@@ -1,0 +1,91 @@
+"""What ranks did and when, as bars on one clock: a row for each rank's own work and, below it, one for its link."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from gpucourse.live.picture import FAINT, GRID, INK
+
+# From dark to light, so that neighbours differ in grey too; the same name has the same shade on all ranks.
+SHADES = ("#16325c", "#d9822b", "#8db4d8", "#f0d9a8", "#5b7f4a", "#c9c9c9")
+ROW, LINK = 0.42, 0.26  # heights of the bars, of a rank's height of 1
+DPI, WIDTH = 100, 9.5
+MOST = 4000  # bars
+
+
+@dataclass(frozen=True)
+class TimelineChart:
+    """Shown as a picture in a notebook, and as a line of text elsewhere. spans: of each rank, in seconds."""
+
+    spans: Sequence[Sequence]
+    title: str
+    kind: str
+    begin: float
+    end: float
+
+    def __str__(self) -> str:
+        return f"{self.title} ({self.kind}): {len(self.spans)} ranks, {1e3 * (self.end - self.begin):.4g} ms"
+
+    __repr__ = __str__
+
+    def _repr_png_(self) -> bytes:
+        return png(self)
+
+
+def timeline(spans: Sequence[Sequence], title: str, kind: str = "measured", begin: float | None = None,
+             end: float | None = None) -> TimelineChart:
+    """Draw `ranks.run(…).timeline`: of each rank, spans with name, begin, end (seconds) and row (`compute` or `link`).
+
+    begin, end: seconds; the part that is shown, all by default. kind: `simulated` where a link was paced.
+    """
+    every = [*chain.from_iterable(spans)]
+    first = min((span.begin for span in every), default=0.0) if begin is None else begin
+    last = max((span.end for span in every), default=1.0) if end is None else end
+    shown = [[span for span in rank if span.end > first and span.begin < last][:MOST] for rank in spans]
+    return TimelineChart(shown, title, kind, first, last)
+
+
+def png(chart: TimelineChart) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    height = 1.0 + 0.55 * max(len(chart.spans), 1)
+    figure = Figure((WIDTH, height), DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.075, 0.42 / height, 0.79, 1 - 1.02 / height))
+    names = dict.fromkeys(span.name for rank in chart.spans for span in rank)
+    shade = {name: SHADES[place % len(SHADES)] for place, name in enumerate(names)}
+    for rank, spans in enumerate(chart.spans):
+        for row, top, bar in (("compute", rank - 0.36, ROW), ("link", rank + 0.1, LINK)):
+            draw_row(axes, chart, [span for span in spans if span.row == row], top, bar, shade)
+    style(axes, chart)
+    figure.text(0.008, 1 - 0.24 / height, chart.title, fontsize=10.5, fontweight="bold", color=INK)
+    links = any(span.row == "link" for rank in chart.spans for span in rank)
+    note = f"ms, {chart.kind}" + ("; the narrow bars are the link" if links else "")
+    figure.text(0.008, 1 - 0.44 / height, note, fontsize=8, color=FAINT)
+    for place, name in enumerate(names):
+        y = 0.97 - place * 0.17 / (height - 1.02)
+        axes.plot(1.012, y, "s", color=shade[name], markersize=7, markeredgecolor=INK, markeredgewidth=0.4,
+                  transform=axes.transAxes, clip_on=False)
+        axes.text(1.025, y, name, transform=axes.transAxes, va="center", fontsize=8.5, color=INK)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def draw_row(axes, chart: TimelineChart, spans, top: float, bar: float, shade: dict[str, str]) -> None:
+    bars = [(1e3 * (span.begin - chart.begin), 1e3 * (span.end - span.begin)) for span in spans]
+    axes.broken_barh(bars, (top, bar), facecolors=[shade[span.name] for span in spans], edgecolor=INK, linewidth=0.3)
+
+
+def style(axes, chart: TimelineChart) -> None:
+    ranks = len(chart.spans)
+    axes.set_xlim(0, max(1e3 * (chart.end - chart.begin), 1e-6))
+    axes.set_ylim(max(ranks, 1) - 0.5, -0.5)
+    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+    axes.tick_params(labelsize=8.5, colors=INK, length=0)
+    axes.grid(axis="x", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
