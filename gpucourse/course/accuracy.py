@@ -19,12 +19,11 @@ from gpucourse.predict import link as links
 from gpucourse.predict.ledger import CONTEXT_GIB
 from gpucourse.predict.memory import memory
 from gpucourse.predict.parameters import parameters
-from gpucourse.predict.plan import step
-from gpucourse.predict.steptime import ceiling
+from gpucourse.predict.plan import achievable, step
 from gpucourse.predict.utilization import mfu
 from gpucourse.settings import ROOT
 
-NETWORKS = {"a100-80": "ib-200", "h100-sxm": "ib-400", "gb300": "ib-800"}  # a port a GPU; no source names its own
+NETWORKS = {"a100-80": "ib-200", "h100-sxm": "ib-400", "h200": "ib-400", "gb300": "ib-800"}  # where none is named
 PAGE = ROOT / "docs" / "accuracy.md"
 def quantities() -> list[Section]:
     """Every quantity of the page, in its order."""
@@ -68,6 +67,8 @@ def unstated(row: dict[str, str]) -> str:
     technique = row["technique"]
     if int(row["pipeline"]) > 1:
         return "the number of micro-batches is not given"
+    if "with the loss" in technique:
+        return "the loss is compiled, and what it then keeps is not predicted"
     if technique == "baseline":
         return "the lengths of the dataset's sequences are not given"
     if row["quantity"] == "active" and technique not in ("baseline", "+ packed dataset"):
@@ -137,21 +138,30 @@ def rate(row: dict[str, str]) -> tuple[float, float]:
     """Tokens/s a GPU of a published run, low and high, over the network that its kind of card usually has."""
     number, tensor, pipeline, context = (int(row[name] or 1) for name in ("gpus", "tensor", "pipeline", "context"))
     replicas = number // (tensor * pipeline)
-    layout = Layout(dp=replicas // context, shard=row["shard"] if replicas > 1 else "none", tp=tensor, pp=pipeline,
-                    cp=context, sequence_parallel=tensor > 1, vocab_parallel_loss=tensor > 1)
+    shard = _shard(row["shard"]) if replicas > 1 else "none"
+    layout = Layout(dp=replicas // context, shard=shard, tp=tensor, pp=pipeline, cp=context,
+                    sequence_parallel=tensor > 1, vocab_parallel_loss=tensor > 1)
     precision = "bf16-autocast" if row["precision"] == "bf16" else row["precision"]
     job = Job(int(row["micro_batch"] or 1), int(row["seq"]), precision, recompute=row["recompute"] or "none",
               accumulate=int(row.get("accumulate") or 1), layout=layout)
-    there = cluster(row["gpu"], number, network=NETWORKS[row["gpu"]])
-    *_, time = step(shape(row["model"]), job, there, ceiling(there.gpu, precision))
+    there = cluster(row["gpu"], number, network=row.get("network") or NETWORKS[row["gpu"]])
+    model = shape(row["model"])
+    *_, time = step(model, job, there, achievable(model, job, there.gpu))
     fast, slow = time.seconds
     return tuple(time.tokens * layout.dp / number / seconds for seconds in (slow, fast))
+
+
+def _shard(given: str) -> str:
+    """memory.csv gives the number of ranks that share the state, all of them by FSDP."""
+    return "zero3" if given.isdecimal() else given
 
 
 def unknown_speed(row: dict[str, str]) -> str:
     """Why a published rate cannot be predicted, or nothing."""
     if row["gpu"] not in gpus():
         return f"an {row['gpu']}, of which no peak is published"
+    if row["shard"] == "hybrid":
+        return "sharded within a node and copied between nodes, which is no layout here"
     if row.get("technique") in ("baseline", "LoRA", "QLoRA"):
         return "which tokens and which weights count is not given"
     return ""

@@ -12,8 +12,8 @@ in step with the predictors.
 
 No coefficient was fitted to a memory figure. The share of a card's best product that whole steps reach (0.45 to 0.9)
 was read off most runs of throughput.csv: of their tokens/s this page shows how well an interval describes them. Those
-on FP8 and those of memory.csv were not among them. No source names its network: 200, 400 and 800 Gb/s a GPU are taken
-for A100, H100 and GB300.
+on FP8, those on 128 A100s and those of memory.csv were not among them. Where a source names no network, 200, 400 and
+800 Gb/s a GPU are taken for A100, H100 and GB300.
 """
 
 

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from gpucourse.catalog.cluster import Cluster
+from gpucourse.catalog.gpus import Gpu
 from gpucourse.catalog.jobs import Job
 from gpucourse.catalog.links import Link
 from gpucourse.catalog.shapes import Shape
 from gpucourse.errors import BadInput
 from gpucourse.evidence import Figure, Readings
 from gpucourse.predict.bubble import idle_seconds
-from gpucourse.predict.compute import flops_per_token
+from gpucourse.predict.compute import flops_per_token, hardware_flops_per_token
 from gpucourse.predict.layout_traffic import over, stage_layers, step_traffic
 from gpucourse.predict.ledger import Ledger
 from gpucourse.predict.memory import memory
@@ -68,7 +69,7 @@ def plan(shape: Shape, job: Job, cluster: Cluster, flops: float = 0.0) -> Plan:
 
     Raises BadInput for a layout that the shape, the sequence or the cluster does not allow.
     """
-    reached = flops or ceiling(cluster.gpu, dtype(job))
+    reached = flops or achievable(shape, job, cluster.gpu)
     carried, waits, time = step(shape, job, cluster, reached)
     return Plan(shape, job, cluster, memory(shape, job), carried, waits, reached, time)
 
@@ -86,6 +87,14 @@ def step(shape: Shape, job: Job, cluster: Cluster, flops: float) -> tuple[Carrie
 def dtype(job: Job) -> str:
     """Of the matrix products: `bf16` of bf16-autocast and of bf16-master."""
     return job.precision.split("-")[0]
+
+
+def achievable(shape: Shape, job: Job, on: Gpu) -> float:
+    """FLOP/s of this job's products, as fast as the best ones known of the GPU; in fp8 attention stays in bf16."""
+    if dtype(job) != "fp8":
+        return ceiling(on, dtype(job))
+    work = hardware_flops_per_token(shape, job.seq, "no-embedding", job.recompute)
+    return work.total / (work.linear / ceiling(on, "fp8") + work.attention / ceiling(on, "bf16"))
 
 
 def share(shape: Shape, job: Job) -> float:
