@@ -41,6 +41,18 @@ RECOMPUTES = ("none", "attention", "op", "layer-K", "full")
 GRADIENTS = {"": 0, "bf16": 2, "fp32": 4}  # bytes an element; "": as the precision has them
 
 
+def recompute_every(recompute: str) -> int:
+    """K where every K-th layer is recomputed in full: 1 for `full`, 0 where none is."""
+    every = recompute.removeprefix("layer-")
+    return int(every) if every != recompute and every.isdecimal() else int(recompute == "full")
+
+
+def recomputed_layers(recompute: str, layers: int) -> list[bool]:
+    """For each layer whether all of it is recomputed."""
+    every = recompute_every(recompute)
+    return [bool(every) and (i + 1) % every == 0 for i in range(layers)]
+
+
 @dataclass(frozen=True)
 class Job:
     """One rank's part of a training run, and the layout of all ranks.
@@ -77,7 +89,7 @@ class Job:
         for field, allowed in (("precision", PRECISIONS), ("optimizer", OPTIMIZERS), ("grad_dtype", GRADIENTS)):
             if getattr(self, field) not in allowed:
                 raise unknown(field.replace("_", "-"), getattr(self, field), filter(None, allowed))
-        if self.recompute == "layer-K" or self.recompute not in RECOMPUTES and not self.recompute_every:
+        if self.recompute == "layer-K" or self.recompute not in RECOMPUTES and not recompute_every(self.recompute):
             raise unknown("recompute", self.recompute, RECOMPUTES)
         if self.foreach and self.fused:
             raise BadInput("foreach and fused are both set; an optimizer step is one or the other")
@@ -86,12 +98,6 @@ class Job:
     def tokens(self) -> int:
         """Tokens in one forward pass."""
         return self.micro_batch * self.seq
-
-    @property
-    def recompute_every(self) -> int:
-        """K where every K-th layer is recomputed in full: 1 for `full`, 0 for none."""
-        every = self.recompute.removeprefix("layer-")
-        return int(every) if every != self.recompute and every.isdecimal() else int(self.recompute == "full")
 
     @property
     def bytes(self) -> Precision:

@@ -6,7 +6,8 @@ import torch
 
 from gpucourse.models.transformer import Transformer
 
-MIDDLE = "middle blocks"  # between `last block` and `first block`: never the peak, as memory changes linearly there
+# Blocks between the last and the first, which together are evidence.MIDDLE.
+SECOND, INNER, BEFORE_LAST = MIDDLES = ("second block", "inner blocks", "block before the last")
 
 
 def follow(model: Transformer, mark: Callable[[str], None]) -> None:
@@ -25,7 +26,7 @@ def follow(model: Transformer, mark: Callable[[str], None]) -> None:
     model.norm.register_forward_pre_hook(lambda module, inputs: mark("loss") if in_forward() else None)
     last = len(model.blocks) - 1
     for i, block in enumerate(model.blocks):
-        name = "last block" if i == last else "first block" if i == 0 else MIDDLE
+        name = {last: "last block", 0: "first block", last - 1: BEFORE_LAST, 1: SECOND}.get(i, INNER)
         block.register_forward_hook(at_gradient(name), prepend=True)  # a block's instant holds its own all-gather
     model.embedding.register_forward_hook(at_gradient("embedding"))
 

@@ -5,6 +5,8 @@ Data parallel with sharded weights (`fully_shard`) makes one unit of each block 
 that it needs one collective forward and one backward; sequence parallel divides what lies between the halves too.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -38,11 +40,13 @@ def laid_out(shape: Shape, job: Job, device: str = "cpu") -> Transformer:
 def shard(model: Transformer, job: Job, ranks: DeviceMesh) -> None:
     """fully_shard: 16-bit compute on fp32 shards comes from its own policy, in place of autocast."""
     low = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}.get(job.precision)
-    policy = MixedPrecisionPolicy(low, torch.float32, torch.float32, cast_forward_inputs=False) if low else None
-    how = dict(mesh=ranks, mp_policy=policy or MixedPrecisionPolicy())
+    inside = outside = MixedPrecisionPolicy()
+    if low:
+        inside = MixedPrecisionPolicy(low, torch.float32, cast_forward_inputs=False)
+        outside = replace(inside, output_dtype=torch.float32)  # the loss wants logits in fp32
     for block in model.blocks:
-        fully_shard(block, reshard_after_forward=job.layout.reshard == "always", **how)
-    fully_shard(model, **how)
+        fully_shard(block, mesh=ranks, mp_policy=inside, reshard_after_forward=job.layout.reshard == "always")
+    fully_shard(model, mesh=ranks, mp_policy=outside)
 
 
 def divide(model: Transformer, layout: Layout, ranks: DeviceMesh) -> None:

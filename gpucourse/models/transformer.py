@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from gpucourse.catalog import Shape
+from gpucourse.catalog.jobs import recomputed_layers
 
 
 def norm(shape: Shape) -> nn.Module:
@@ -88,7 +89,7 @@ class Transformer(nn.Module):
     """Tokens [B, T] int64 → logits [B, T, V].
 
     recompute: `none` keeps what each block saves for backward; `full` keeps only each block's input and runs the
-    block's forward again during backward (torch.utils.checkpoint, non-reentrant).
+    block's forward again during backward (torch.utils.checkpoint, non-reentrant); `layer-K` does so every K-th block.
     """
 
     def __init__(self, shape: Shape, recompute: str = "none"):
@@ -127,8 +128,8 @@ class Transformer(nn.Module):
             x = x + self.positions(torch.arange(T, device=tokens.device))
         else:
             rotary = self.cos[:T], self.sin[:T]
-        for block in self.blocks:
-            if self.recompute == "full" and self.training:
+        for block, again in zip(self.blocks, recomputed_layers(self.recompute, len(self.blocks)), strict=True):
+            if again and self.training:
                 x = checkpoint(block, x, rotary, use_reentrant=False, preserve_rng_state=False)
             else:
                 x = block(x, rotary)

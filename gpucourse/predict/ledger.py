@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from gpucourse.catalog.gpus import Gpu, gpu
 from gpucourse.catalog.units import GiB, MiB
-from gpucourse.evidence import INSTANTS, STATES, Memory, Readings, columns_text, table_html
+from gpucourse.evidence import ALL_INSTANTS, MIDDLE, STATES, Memory, Readings, columns_text, table_html
 
 # What the caching allocator holds beyond the tensors: rounding, and blocks that fit nothing (see docs/accuracy.md).
 RESERVED = (1.03, 1.25)
-# A CUDA context and its libraries, GiB: outside every counter of torch.
+# Outside every counter of torch, GiB: a CUDA context and its libraries; NCCL's buffers where there are several ranks.
 CONTEXT_GIB = (0.5, 1.8)
+COMMUNICATORS_GIB = (0.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,19 @@ class Ledger:
     title: str
     lines: tuple[Line, ...]
     where: str = ""  # what the letters of the formulas stand for
+    ranks: int = 1
+
+    @property
+    def instants(self) -> tuple[str, ...]:
+        """The middle blocks are an instant only where something is told of them."""
+        return tuple(i for i in ALL_INSTANTS if i != MIDDLE or any(MIDDLE in line.at for line in self.lines))
 
     def total(self, instant: str) -> int:
         return sum(line.at.get(instant, 0) for line in self.lines)
 
     @property
     def peak_at(self) -> str:
-        return max(INSTANTS, key=self.total)
+        return max(self.instants, key=self.total)
 
     @property
     def peak(self) -> int:
@@ -55,9 +62,10 @@ class Ledger:
 
     @property
     def device(self) -> tuple[float, float]:
-        """What the device reports as used, bytes: reserved and the CUDA context; low, high."""
-        low, high = self.reserved
-        return low + CONTEXT_GIB[0] * GiB, high + CONTEXT_GIB[1] * GiB
+        """What the device reports as used, bytes: reserved, the CUDA context and NCCL's buffers; low, high."""
+        context = (c + several * (self.ranks > 1) for c, several in zip(CONTEXT_GIB, COMMUNICATORS_GIB, strict=True))
+        low, high = (size + gib * GiB for size, gib in zip(self.reserved, context, strict=True))
+        return low, high
 
     def fits(self, card: Gpu | str) -> str:
         """yes, no or uncertain: the device's use against the capacity that torch reports for the card."""
@@ -73,7 +81,7 @@ class Ledger:
         """By category at each instant, as a dry run or a measurement gives it."""
         categories = dict.fromkeys([*STATES, *(line.category for line in self.lines)])
         at = {i: {c: sum(line.at.get(i, 0) for line in self.lines if line.category == c) for c in categories}
-              for i in INSTANTS}
+              for i in self.instants}
         lines = {c: {line.name: line.at[self.peak_at] for line in self.lines
                      if line.category == c and self.peak_at in line.at} for c in categories}
         return Memory(at, "computed", source="closed form", lines=lines)
@@ -90,9 +98,9 @@ class Ledger:
         def cells(amounts, mark=None):
             return [cell(amount) + (" ◀" if instant == mark else "") for instant, amount in amounts.items()]
 
-        head = ["", "formula, bytes", *(f"{i}, {name}" if i == INSTANTS[0] else i for i in INSTANTS)]
-        body = [[line.name, line.formula, *cells({i: line.at.get(i, 0) for i in INSTANTS})] for line in self.lines]
-        foot = ["allocated", "", *cells({i: self.total(i) for i in INSTANTS}, mark=self.peak_at)]
+        head = ["", "formula, bytes", *(f"{i}, {name}" if i == self.instants[0] else i for i in self.instants)]
+        body = [[line.name, line.formula, *cells({i: line.at.get(i, 0) for i in self.instants})] for line in self.lines]
+        foot = ["allocated", "", *cells({i: self.total(i) for i in self.instants}, mark=self.peak_at)]
         return [head, *body, foot]
 
     def closing(self) -> str:

@@ -10,6 +10,7 @@ from gpucourse.predict.sizes import NOTHING, Size, size
 from gpucourse.predict.tape import Op
 
 STREAM = "x0"  # the residual stream as a list of operations finds it
+WIDE_LOGITS = "logits as fp32"
 
 
 def block(shape: Shape, precision: Precision) -> list[Op]:
@@ -22,18 +23,24 @@ def block(shape: Shape, precision: Precision) -> list[Op]:
                     *residual(precision, "mlp added", "attention added", "mlp down")]
 
 
-def head(shape: Shape, precision: Precision) -> list[Op]:
-    """Final norm, output matrix, cross-entropy; the logits live until the loss is known."""
+def head(shape: Shape, precision: Precision, widened: bool = False) -> tuple[list[Op], list[Op]]:
+    """Final norm and output matrix; and, outside of the model, cross-entropy. Logits live until the loss is known.
+
+    Autocast computes the loss in fp32 from 16-bit logits that the training loop holds; where the model itself hands
+    out fp32 (`widened`), nobody does.
+    """
     ops = [*norm(shape, precision, "final norm", STREAM),
            *linear(precision, "logits", "final norm", "h", "V", bias=False, ends=("final norm",))]
-    given, wide = "logits", 4 if precision.autocast else precision.weights
-    if precision.autocast:
-        ops.append(Op("logits as fp32", "logits32", size("n V", 4), uses=("logits",)))
-        given = "logits32"
-    return [*ops,
-            Op("log-softmax", "log-softmax", size("n V", wide), uses=(given,), keeps=("log-softmax",)),
-            Op("loss", "loss", Size({(): 4}), uses=("log-softmax",), keeps=("log-softmax",),
-               ends=("logits", "logits32"))]
+    given, width = "logits", 4 if precision.autocast or widened else precision.weights
+    loss = []
+    if width != precision.compute:
+        given = WIDE_LOGITS
+        loss.append(Op(given, given, size("n V", 4), uses=("logits",), ends=("logits",) if widened else ()))
+    return ops, [
+        *loss,
+        Op("log-softmax", "log-softmax", size("n V", width), uses=(given,), keeps=("log-softmax",)),
+        Op("loss", "loss", Size({(): 4}), uses=("log-softmax",), keeps=("log-softmax",), ends=("logits", given)),
+    ]
 
 
 def norm(shape: Shape, precision: Precision, out: str, x: str) -> list[Op]:

@@ -6,8 +6,8 @@ the gradient it was given; where a tensor was used twice, the two gradients are 
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from gpucourse.predict.sizes import NOTHING, Size, total
 
@@ -38,21 +38,15 @@ class Op:
 
 
 @dataclass(frozen=True)
-class Moment:
-    """The highest moment of a pass: bytes above its start, of which parameter gradients; and the operation."""
+class High:
+    """The highest moment of an operation: bytes above the start of the pass, and the operation's name."""
 
     bytes: int
-    gradients: int
     at: str
 
 
-@dataclass
-class _High:
-    best: Moment = field(default_factory=lambda: Moment(0, 0, "its start"))
-
-    def see(self, live: int, gradients: int, at: str) -> None:
-        if live > self.best.bytes:
-            self.best = Moment(live, gradients, at)
+def highest(highs: Iterable[High]) -> High:
+    return max(highs, key=lambda high: high.bytes, default=High(0, "its start"))
 
 
 def kept(ops: list[Op], given: Mapping[str, Size]) -> Size:
@@ -62,22 +56,22 @@ def kept(ops: list[Op], given: Mapping[str, Size]) -> Size:
     return total([*(sizes[name] for name in sizes if name in names), *(op.aside for op in ops)])
 
 
-def forward(ops: list[Op], dims: Mapping[str, int], keep: bool = True) -> Moment:
-    """The highest moment of forward, above its start. Without `keep`, as under recomputation, nothing is saved."""
+def forward(ops: list[Op], dims: Mapping[str, int], keep: bool = True) -> list[High]:
+    """Each operation's highest moment. Without `keep`, as under recomputation, nothing is saved for backward."""
     sizes = {op.out: op.size.at(dims) for op in ops}
     saved = {name for op in ops for name in op.keeps} if keep else set()
-    live, high = 0, _High()
+    live, highs = 0, []
     for op in ops:
         aside = op.aside.at(dims)
         live += sizes[op.out] + aside
-        high.see(live + op.forward_work.at(dims), 0, op.name)
+        highs.append(High(live + op.forward_work.at(dims), op.name))
         live -= 0 if keep else aside
         live -= sum(sizes.get(name, 0) for name in op.ends if name not in saved)
-    return high.best
+    return highs
 
 
-def backward(ops: list[Op], dims: Mapping[str, int], given: Mapping[str, Size], again: bool = False) -> Moment:
-    """The highest moment of backward over `ops`, above its start.
+def backward(ops: list[Op], dims: Mapping[str, int], given: Mapping[str, Size], again: bool = False) -> list[High]:
+    """Each operation's highest moments of backward, from the last operation to the first.
 
     At the start everything that forward kept is alive, and so is the gradient of the last output; both belong to the
     start. given: the tensors that `ops` begin from. again: gradients exist already and the new ones are added to them.
@@ -88,7 +82,7 @@ def backward(ops: list[Op], dims: Mapping[str, int], given: Mapping[str, Size], 
     owner = {ops[-1].out: ops[-1].out}  # tensor → which gradient buffer it waits with
     buffers = Counter({ops[-1].out: 1})  # gradient buffer → tensors that wait with it
     buffer_size = {ops[-1].out: gradient_size[ops[-1].out]}
-    live, gradients, high = 0, 0, _High()
+    live, highs = 0, []
 
     def release(buffer: str) -> int:
         buffers[buffer] -= 1
@@ -107,9 +101,8 @@ def backward(ops: list[Op], dims: Mapping[str, int], given: Mapping[str, Size], 
             buffers[buffer] += 1
             arrived.append((name, buffer))
         made = op.gradient.at(dims)
-        high.see(live + made + op.work.at(dims), gradients, op.name)
-        if not again:
-            live, gradients = live + made, gradients + made
+        highs.append(High(live + made + op.work.at(dims), op.name))
+        live += 0 if again else made
         live -= release(mine) + op.aside.at(dims)
         for name in op.keeps:
             keepers[name] -= 1
@@ -119,8 +112,8 @@ def backward(ops: list[Op], dims: Mapping[str, int], given: Mapping[str, Size], 
                 both = f"{name}+{step}"
                 buffer_size[both] = gradient_size[name]
                 live += gradient_size[name]
-                high.see(live, gradients, f"{op.name}: adding gradients")
+                highs.append(High(live, f"{op.name}: adding gradients"))
                 live -= release(owner[name]) + release(buffer)
                 buffers[both], buffer = 1, both
             owner[name] = buffer
-    return high.best
+    return highs

@@ -1,0 +1,77 @@
+"""Which blocks of a model keep what they save, and which are run again during backward."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from gpucourse.errors import BadInput, unknown
+from gpucourse.models.transformer import Transformer
+
+WORDS = ("none", "op", "full")
+aten = torch.ops.aten
+# Matrix products, and scaled dot-product attention by each of its kernels that do not keep the scores.
+PRODUCTS = frozenset({
+    aten.mm.default, aten.addmm.default, aten.bmm.default, aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+})
+
+
+def place(model: Transformer, plan: Sequence[str], note: Callable[[Tensor], object] | None = None) -> Transformer:
+    """Set for each block, first to last, what backward finds: `none` of it recomputed, `full`: all of it from its
+    input, `op`: all but matrix products and attention. Changes the model and returns it.
+
+    note: called with each tensor that `op` keeps.
+    """
+    if len(plan) != len(model.blocks):
+        raise BadInput(f"the plan has {len(plan)} words for {len(model.blocks)} blocks; give one of "
+                       f"{', '.join(WORDS)} for each")
+    for block, word in zip(model.blocks, plan, strict=True):
+        if word not in WORDS:
+            raise unknown("recompute", word, WORDS)
+        vars(block).pop("forward", None)  # a plan replaces an earlier one
+        if word != "none":
+            block.forward = recomputed(block.forward, word, note)
+    return model
+
+
+def recomputed(forward: Callable, word: str, note: Callable[[Tensor], object] | None = None) -> Callable:
+    """`forward`, run again in backward: all of it (`full`), or all but products and attention (`op`)."""
+    how = dict(use_reentrant=False)
+    if word == "op":
+        how["context_fn"] = partial(create_selective_checkpoint_contexts, partial(keep_products, note))
+    return partial(checkpoint, forward, **how)
+
+
+def keep_products(note: Callable[[Tensor], object] | None, context, operation, *args, **kwargs) -> CheckpointPolicy:
+    if operation not in PRODUCTS:
+        return CheckpointPolicy.PREFER_RECOMPUTE
+    if note is not None:
+        made = context.op_output
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, Tensor):
+                note(tensor)
+    return CheckpointPolicy.MUST_SAVE
+
+
+class Segment(nn.Module):
+    """Several blocks that are recomputed as one."""
+
+    def __init__(self, blocks: Sequence[nn.Module]):
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        for block in self.blocks:
+            x = block(x, rotary)
+        return x
+
+
+def segments(model: Transformer, length: int) -> Transformer:
+    """Keep only the input of every `length`-th block, and run that many blocks again from it. Changes the model."""
+    blocks = list(model.blocks)
+    model.blocks = nn.ModuleList(Segment(blocks[i:i + length]) for i in range(0, len(blocks), length))
+    return place(model, ["full"] * len(model.blocks))

@@ -1,0 +1,78 @@
+"""What one block, and head with loss, keep and need: the tape played over our network's lists of operations."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from gpucourse.catalog.jobs import Precision
+from gpucourse.catalog.shapes import Shape
+from gpucourse.predict import network, tape
+from gpucourse.predict.sizes import Size, size
+from gpucourse.predict.tape import High
+
+
+@dataclass(frozen=True)
+class Block:
+    """kept: what it leaves for backward when nothing is recomputed. stays: what it does leave, bytes.
+
+    forward, backward: its highest moments; the one of backward is above what stays and, where it is recomputed, has in
+    it what that brings back.
+    """
+
+    kept: Size
+    stays: Size
+    forward: High
+    backward: High
+
+
+@dataclass(frozen=True)
+class Head:
+    """Highest moments of the head proper (norm, output matrix) and of the loss, which comes after the model."""
+
+    kept: Size
+    forward: High
+    loss_forward: High
+    loss_backward: High
+    backward: High
+
+
+def stream(precision: Precision) -> Size:
+    """The residual stream, as blocks hand it on."""
+    return size("n h", precision.weights)
+
+
+def dimensions(shape: Shape, tokens: int) -> dict[str, int]:
+    return dict(n=tokens, h=shape.hidden, k=shape.kv_hidden, f=shape.ffn, a=shape.heads, V=shape.vocab)
+
+
+@cache
+def block(shape: Shape, precision: Precision, tokens: int, recompute: bool, again: bool) -> Block:
+    """A block's costs for `tokens` in a forward pass. again: gradients exist already."""
+    ops, dims = network.block(shape, precision), dimensions(shape, tokens)
+    given = {network.STREAM: stream(precision)}
+    kept = tape.kept(ops, given)
+    forward = tape.highest(tape.forward(ops, dims, keep=not recompute))
+    backward = tape.highest(tape.backward(ops, dims, given, again))
+    if not recompute:
+        return Block(kept, kept, forward, backward)
+    stays = stream(precision)
+    keeps_stream = any(network.STREAM in op.keeps for op in ops)
+    brought_back = kept.at(dims) - stays.at(dims) * keeps_stream
+    return Block(kept, stays, forward, High(backward.bytes + brought_back, backward.at))
+
+
+@cache
+def head(shape: Shape, precision: Precision, tokens: int, widened: bool, again: bool) -> Head:
+    """The head's costs; widened: the model itself hands out fp32 logits."""
+    model, loss = network.head(shape, precision, widened)
+    dims, given = dimensions(shape, tokens), {network.STREAM: stream(precision)}
+    of_loss = {op.name for op in loss}
+
+    def apart(highs: list[High], of_loss: set[str]) -> tuple[High, High]:
+        mine = [high for high in highs if high.at.partition(":")[0] not in of_loss]
+        return tape.highest(mine), tape.highest(high for high in highs if high not in mine)
+
+    # fully_shard still holds a buffer while it widens the logits, and gathers again only once they have a gradient.
+    in_forward = of_loss - {network.WIDE_LOGITS} if widened else of_loss
+    forward, loss_forward = apart(tape.forward(model + loss, dims), in_forward)
+    backward, loss_backward = apart(tape.backward(model + loss, dims, given, again), of_loss)
+    return Head(tape.kept(model + loss, given), forward, loss_forward, loss_backward, backward)

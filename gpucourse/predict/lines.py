@@ -1,0 +1,95 @@
+"""The lines of a memory ledger: each part's formula with the values put in, and the instants at which it is alive."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpucourse.catalog.jobs import OPTIMIZERS
+from gpucourse.predict import moments as at
+from gpucourse.predict.ledger import Line
+from gpucourse.predict.moments import Moment
+from gpucourse.predict.sizes import formula
+from gpucourse.predict.step import Step
+from gpucourse.predict.tape import highest
+from gpucourse.predict.tensors import count
+
+CPU_EAGER = "PyTorch eager, derivatives.yaml"
+FULLY_SHARD = "torch.distributed.fsdp, fully_shard"
+
+
+def states(step: Step, instants: Iterable[str]) -> list[Line]:
+    """What is there at every instant: weights, optimizer state, the batch."""
+    b, job, shape = step.bytes, step.job, step.shape
+    kept = {kind: step.all_elements(kind) for kind in ("weights", "optimizer")}
+    moments_each, tokens = OPTIMIZERS[job.optimizer], job.tokens
+
+    def constant(name, category, text, amount):
+        return Line(name, category, text, dict.fromkeys(instants, amount))
+
+    lines = [constant("weights", "weights", f"{b.weights} × {kept['weights']:,}", b.weights * kept["weights"])]
+    if shape.positions == "rope":
+        lines.append(constant("rotary tables", "weights", f"2 × 4 × {shape.context} × {shape.head_size}",
+                              8 * shape.context * shape.head_size))
+    if b.master:
+        lines.append(constant("master weights", "optimizer", f"{b.master} × {kept['optimizer']:,}",
+                              b.master * kept["optimizer"]))
+    if moments_each:
+        lines.append(constant("optimizer moments", "optimizer", f"{moments_each} × {b.moments} × {kept['optimizer']:,}",
+                              moments_each * b.moments * kept["optimizer"]))
+    if job.optimizer == "adamw":
+        tensors = len(list(step.own.in_order(step.layers)))
+        lines.append(constant("optimizer step counts", "optimizer", f"4 × {tensors} tensors", 4 * tensors))
+    lines.append(constant("batch", "activations", f"tokens and targets, 2 × 8 × {tokens:,}", 16 * tokens))
+    if step.layout.shard == "none" and step.layout.replicas > 1 and not step.layout.bucket_view:
+        elements = count(step.own.in_order(step.layers))
+        lines.append(constant("DDP's buckets", "buckets", f"{b.gradients} × {elements:,}", b.gradients * elements))
+    return lines
+
+
+def changing(step: Step, moments: Mapping[str, Moment]) -> Iterator[Line]:
+    """What comes and goes, at the highest moment of each instant."""
+    names = {at.KEPT: "inputs of the blocks", at.BLOCK_BACKWARD: "one block, recomputed and backward"}
+    if step.job.recompute != "full":
+        names = {}
+    for part, (category, text, source) in described(step).items():
+        amounts = {instant: moment.parts.get(part, 0) for instant, moment in moments.items()}
+        yield Line(names.get(part, part), category, text, amounts, source)
+
+
+def described(step: Step) -> dict[str, tuple[str, str, str]]:
+    """Category, formula and source of each part, in the order of the ledger."""
+    last, head, units = step.blocks[-1], step.head, step.units
+    low, table = step.precision.gradients, count(step.own.embedding)
+    recomputed = f"{formula(last.kept)}, and " * (step.job.recompute == "full")
+    unreduced = f"{low} × the elements whose gradients are not yet shared out"
+    one = "each block between its forward and its backward" if units.kept else "one block"
+    return {
+        at.GRADIENTS: ("gradients", f"{step.bytes.gradients} × {step.all_elements('gradients'):,}"
+                       + " once all exist" * (not step.gradients_stay), ""),
+        at.KEPT: ("activations", kept(step), CPU_EAGER),
+        at.COPIES: ("activations", f"2 × {at.cached_copies(step) // 2:,} a block, until the loss is known", ""),
+        at.BLOCK_FORWARD: ("activations", f"at {last.forward.at}", ""),
+        at.HEAD_FORWARD: ("activations", f"at {highest((head.forward, head.loss_forward)).at}", ""),
+        at.HEAD_KEPT: ("activations", formula(head.kept), CPU_EAGER),
+        at.LOSS_BACKWARD: ("temporaries", f"at {highest((head.loss_backward, head.backward)).at}", ""),
+        at.STREAM: ("temporaries", formula(step.stream_size), ""),
+        at.WAITING: ("temporaries", f"{low} × {table:,}", ""),
+        at.BLOCK_BACKWARD: ("temporaries", f"{recomputed}at {last.backward.at}", ""),
+        at.EMBEDDING: ("temporaries", f"{low} × {table:,}" + " made, and added to the head's" * at.adding(step), ""),
+        at.GATHERED: ("gathered", f"{units.ends:,} outside of the blocks, {units.block:,} for {one}", FULLY_SHARD),
+        at.GATHERING: ("gathered", f"{units.block:,} for a block on its way", FULLY_SHARD),
+        at.UNREDUCED: ("gathered", unreduced, FULLY_SHARD),
+        at.REDUCING: ("gathered", f"{units.block_reduced:,} a block, {units.ends_reduced:,} all else", FULLY_SHARD),
+        at.STEP: ("temporaries", temporaries(step), ""),
+    }
+
+
+def kept(step: Step) -> str:
+    """`12 × [n·(…)]`, for each kind of block."""
+    sizes = [formula(block.stays) for block in step.blocks]
+    return " + ".join(f"{sizes.count(size)} × [{size}]" for size in dict.fromkeys(sizes))
+
+
+def temporaries(step: Step) -> str:
+    width = step.bytes.moments
+    if step.job.foreach:
+        return f"one list for all tensors, {width} × {step.all_elements('optimizer'):,}"
+    return f"two for a tensor and one of the tensor before, {width} × {at.largest_pair(step):,}"

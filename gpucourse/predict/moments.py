@@ -1,0 +1,190 @@
+"""The moments of a training step at which memory can be highest: which parts are alive then, and how large they are.
+
+In order of time, but for the loss. States, which are always there, are left out. With sharded weights (fully_shard)
+each moment also has what is gathered, and what waits to be reduced.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from gpucourse.evidence import MIDDLE
+from gpucourse.predict.step import Step
+from gpucourse.predict.tensors import Tensor, count, share
+
+GRADIENTS = "gradients"
+KEPT = "saved by the blocks"
+COPIES = "autocast's copies of the weights"
+BLOCK_FORWARD = "last block, forward"
+HEAD_FORWARD = "head and loss, forward"
+HEAD_KEPT = "saved by the head"
+LOSS_BACKWARD = "loss, backward"
+STREAM = "gradient of the stream"
+WAITING = "head's gradient, waiting for the embedding's"
+BLOCK_BACKWARD = "one block, backward"
+EMBEDDING = "embedding's gradient"
+GATHERED = "gathered weights"
+GATHERING = "all-gather buffers"
+UNREDUCED = "gradients before reduction"
+REDUCING = "reduce-scatter buffer"
+STEP = "temporaries of step()"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """parts: {name: bytes} at a moment of an instant."""
+
+    instant: str
+    parts: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
+
+
+def moments(step: Step) -> Iterator[Moment]:
+    yield from forward(step)
+    yield from loss(step)
+    for i in reversed(step.told_apart):
+        yield from block_backward(step, i)
+    yield from embedding_backward(step)
+    yield Moment("step", {GRADIENTS: all_gradients(step), STEP: temporaries(step)})
+
+
+def forward(step: Step) -> Iterator[Moment]:
+    """Each block's highest moment; before it the one at which its weights have just been gathered."""
+    units, copies = step.units, cached_copies(step)
+    before = {KEPT: step.stream + step.position_ids, GATHERED: units.ends, **no_gradients(step)}
+    yield Moment("forward", before | {GATHERING: units.ends})
+    for i in step.told_apart:
+        held = units.ends + i * units.block * units.kept
+        before |= {KEPT: step.kept_below[i] + step.stream + step.position_ids, COPIES: i * copies}
+        earlier = units.block if i else units.ends  # a unit's buffer is dropped only once the next is unpacked
+        before |= {GATHERED: held + units.block}
+        yield Moment("forward", before | {GATHERING: earlier + units.block})
+        yield Moment("forward", before | {GATHERING: units.block,
+                                          BLOCK_FORWARD: step.blocks[i].forward.bytes})
+
+
+def loss(step: Step) -> Iterator[Moment]:
+    """From the final norm to the gradient of the last block's output."""
+    head, units = step.head, step.units
+    common = {KEPT: step.kept_below[-1] + step.position_ids, **no_gradients(step),
+              GATHERED: units.ends + step.layers * units.block * units.kept}
+    saved = {HEAD_KEPT: step.at(head.kept)}
+    next_gathered = {GATHERING: units.block * (not units.kept)}
+    yield Moment("loss", common | saved | {LOSS_BACKWARD: head.loss_backward.bytes})
+    yield Moment("loss", common | saved | {LOSS_BACKWARD: head.backward.bytes} | next_gathered)
+    stays = step.stream + step.layers * cached_copies(step)
+    yield Moment("loss", common | {HEAD_FORWARD: stays + head.loss_forward.bytes})
+    yield Moment("loss", common | {HEAD_FORWARD: stays + head.forward.bytes, GATHERING: units.block})
+
+
+def block_backward(step: Step, i: int) -> Iterator[Moment]:
+    """Block i: its weights gathered, its highest moment, its gradients about to be reduced."""
+    last, units = step.layers - 1, step.units
+    instant = "last block" if i == last else "first block" if i == 0 else MIDDLE
+    high = step.blocks[i].backward.bytes
+    if i == 0:
+        high = max(high, positions_gradient(step) - step.kept_below[1])
+    # The next block's weights are on their way while this one works, and the last one's gradients on theirs.
+    coming, going = units.block * (i > 0 and not units.kept), units.block_reduced * (i < last)
+    held = units.ends + i * units.block * units.kept
+    common = {KEPT: step.kept_below[i + 1] + step.position_ids, STREAM: step.stream, WAITING: waiting(step),
+              GATHERED: held + units.block, **gradients(step, last - i)}
+    yield Moment(instant, common | {BLOCK_BACKWARD: high, GATHERING: coming, REDUCING: going})
+    if step.sharded and not units.kept:
+        yield Moment(instant, common | {GATHERING: units.block + units.pack * (i > 0), REDUCING: going})
+    if step.sharded:
+        waits = common[UNREDUCED] + reduction(step, step.own.block, units.block_reduced)
+        yield Moment(instant, common | {KEPT: step.kept_below[i] + step.position_ids, GATHERED: held, GATHERING: coming,
+                                        UNREDUCED: waits, REDUCING: units.block_reduced})
+
+
+def embedding_backward(step: Step) -> Iterator[Moment]:
+    """The token table's gradient; with sharded weights then the reduction of all gradients outside of the blocks."""
+    units, own = step.units, step.own
+    table = step.precision.gradients * count(own.embedding)
+    adds = adding(step)
+    common = gradients(step, step.layers)
+    positions = count(own.positions)
+    if step.sharded:
+        common[UNREDUCED] += step.precision.gradients * positions
+    elif not step.gradients_stay:
+        common[GRADIENTS] += step.bytes.gradients * positions
+    yield Moment("embedding", common | {STREAM: 0 if adds else step.stream, WAITING: waiting(step),
+                                        EMBEDDING: table * (2 if adds else 1), GATHERED: units.ends,
+                                        REDUCING: units.block_reduced})
+    if step.sharded:
+        waits = reduction(step, own.ends, units.ends_reduced)
+        yield Moment("embedding", common | {UNREDUCED: waits, REDUCING: units.ends_reduced})
+
+
+def reduction(step: Step, unit: tuple[Tensor, ...], reduced: int) -> int:
+    """Gradients beside the reduce-scatter's input: a unit's own, or its last and the rank's share of the sum."""
+    width = step.precision.gradients
+    return max(width * count(unit), width * count(unit[-1:]) + reduced // step.layout.replicas)
+
+
+def no_gradients(step: Step) -> dict[str, int]:
+    """Gradients during forward: none, unless they stay from one micro-batch to the next."""
+    return {GRADIENTS: all_gradients(step) if step.gradients_stay else 0}
+
+
+def gradients(step: Step, blocks: int) -> dict[str, int]:
+    """Gradients once the head and the `blocks` blocks under it have theirs."""
+    above = step.own.final_norm + step.own.head
+    unreduced = step.precision.gradients * count(above) if step.sharded else 0
+    if step.gradients_stay:
+        return {GRADIENTS: all_gradients(step), UNREDUCED: unreduced}
+    existing = step.elements("gradients", step.own.block, blocks)
+    existing += 0 if step.sharded else step.elements("gradients", above)
+    return {GRADIENTS: step.bytes.gradients * existing, UNREDUCED: unreduced}
+
+
+def all_gradients(step: Step) -> int:
+    return step.bytes.gradients * step.all_elements("gradients")
+
+
+def waiting(step: Step) -> int:
+    """A tied table's gradient from the head, which waits for the one from the embedding."""
+    return step.precision.gradients * count(step.own.embedding) if step.shape.tied else 0
+
+
+def adding(step: Step) -> bool:
+    """Whether adding the two is the higher moment, after the stream's gradient is gone."""
+    return waiting(step) > step.stream
+
+
+def positions_gradient(step: Step) -> int:
+    """After the first block the positions get their gradient: what the block kept is gone, its gradients are there."""
+    own = step.own
+    if not own.positions or step.gradients_stay or step.sharded:
+        return 0
+    summed = step.precision.weights * step.job.seq * step.shape.hidden
+    return step.bytes.gradients * (count(own.block) + count(own.positions)) + summed
+
+
+def cached_copies(step: Step) -> int:
+    """Autocast caches each weight's 16-bit copy until it exits; bytes a block, where nothing else keeps the copies."""
+    if not step.precision.autocast or step.job.recompute == "none":
+        return 0
+    norms = step.own.final_norm * 2
+    return 2 * (count(step.own.block) - count(norms))
+
+
+def temporaries(step: Step) -> int:
+    """What AdamW makes and drops inside step()."""
+    job, width = step.job, step.bytes.moments
+    if job.optimizer != "adamw" or job.fused:
+        return 0
+    if job.foreach:
+        return width * step.all_elements("optimizer")
+    return width * largest_pair(step)
+
+
+def largest_pair(step: Step) -> int:
+    """Elements of two temporaries for one tensor, and of the one before, whose last result is still there."""
+    ways = step.layout.replicas if step.sharded else 1
+    sizes = [share([tensor], ways) for tensor in step.own.in_order(step.layers)]
+    return max(before + 2 * now for before, now in pairwise([0, *sizes]))

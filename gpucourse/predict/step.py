@@ -1,0 +1,99 @@
+"""One rank's step in numbers: what each block and the head cost, which tensors it owns, how they are shared out."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from gpucourse.catalog.jobs import PRECISIONS, Job, Precision, recomputed_layers
+from gpucourse.catalog.shapes import Shape
+from gpucourse.predict import costs
+from gpucourse.predict.sizes import Size
+from gpucourse.predict.tensors import Tensor, Tensors, count, share, tensors
+
+
+@dataclass(frozen=True)
+class Units:
+    """fully_shard's units on one rank, bytes gathered or waiting for reduction: one block, and the ends together.
+
+    kept: a block's weights stay gathered from its forward to its backward. pack: the rank's own part of a block in
+    compute precision, made for the all-gather; 0 where the shards have that precision.
+    """
+
+    block: int
+    ends: int
+    block_reduced: int
+    ends_reduced: int
+    pack: int
+    kept: bool
+
+
+class Step:
+    """Everything that the moments of a step are computed from."""
+
+    def __init__(self, shape: Shape, job: Job):
+        self.shape, self.job, self.layout, self.bytes = shape, job, job.layout, job.bytes
+        self.sharded = self.layout.shard == "zero3"
+        self.precision = computing(job)
+        self.own: Tensors = tensors(shape)
+        self.layers = shape.layers
+        # DDP's gradients are views of its buckets, which stay; a new gradient is made and copied in.
+        in_buckets = self.layout.shard == "none" and self.layout.replicas > 1 and self.layout.bucket_view
+        self.gradients_stay = job.accumulate > 1 or in_buckets
+        again = self.gradients_stay and not self.sharded  # unsharded gradients are new in every backward pass
+        self.dims = costs.dimensions(shape, job.tokens)
+        of = (shape, self.precision, job.tokens)
+        again_forward = recomputed_layers(job.recompute, shape.layers)
+        self.blocks = [costs.block(*of, recomputed, again) for recomputed in again_forward]
+        self.head = costs.head(*of, self.sharded and self.bytes.autocast, again)
+        self.stream_size = costs.stream(self.precision)
+        self.stream = self.at(self.stream_size)
+        self.position_ids = 8 * job.seq if shape.positions == "learned" else 0
+        # kept_below[i]: what the blocks below block i leave for backward
+        stays = {id(block): self.at(block.stays) for block in self.blocks}
+        self.kept_below = list(accumulate((stays[id(block)] for block in self.blocks), initial=0))
+
+    def at(self, of: Size) -> int:
+        return of.at(self.dims)
+
+    @property
+    def told_apart(self) -> list[int]:
+        """Blocks among which the highest moments of all blocks are: between them memory changes linearly."""
+        last = self.layers - 1
+        kinds = [id(block) for block in self.blocks]
+        ends = {kinds.index(kind) for kind in kinds} | {last - kinds[::-1].index(kind) for kind in kinds}
+        return sorted(ends | ({min(1, last), max(0, last - 1)} if self.has_middle else set()))
+
+    @property
+    def has_middle(self) -> bool:
+        """Whether a block between the last and the first can hold more than both."""
+        return self.layout.ranks > 1 or len(set(map(id, self.blocks))) > 1
+
+    @cached_property
+    def units(self) -> Units:
+        if not self.sharded:
+            return Units(0, 0, 0, 0, 0, False)
+        ways, width, own = self.layout.replicas, self.precision.weights, self.own
+        block, ends = (ways * share(part, ways) for part in (own.block, own.ends))
+        reduced = 4 if self.bytes.autocast else width
+        return Units(width * block, width * ends, reduced * block, reduced * ends,
+                     width * block // ways if self.bytes.autocast else 0, self.layout.reshard == "never")
+
+    def elements(self, kind: str, part: tuple[Tensor, ...], times: int = 1) -> int:
+        """Elements that this rank keeps of a part's weights, gradients or optimizer state."""
+        divided = {"weights": ("zero3",), "gradients": ("zero2", "zero3"), "optimizer": ("zero1", "zero2", "zero3")}
+        if self.layout.shard not in divided[kind]:
+            return times * count(part)
+        ways = self.layout.replicas
+        return times * share(part, ways) if self.sharded else -(-times * count(part) // ways)
+
+    def all_elements(self, kind: str) -> int:
+        return self.elements(kind, self.own.ends) + self.elements(kind, self.own.block, self.layers)
+
+    def where(self) -> str:
+        names = dict(n="tokens", h="hidden", k="kv hidden", f="ffn", a="heads", V="vocabulary")
+        return " · ".join(f"{letter} {name} {self.dims[letter]:,}" for letter, name in names.items())
+
+
+def computing(job: Job) -> Precision:
+    """The precision that operations see: fully_shard gathers 16-bit weights in place of casting under autocast."""
+    return PRECISIONS["bf16"] if job.layout.shard == "zero3" and job.bytes.autocast else job.bytes
