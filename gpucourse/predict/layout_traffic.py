@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from gpucourse.catalog.cluster import Cluster
-from gpucourse.catalog.jobs import Job
+from gpucourse.catalog.jobs import Job, recompute_every
 from gpucourse.catalog.layouts import Layout
 from gpucourse.catalog.links import Link
 from gpucourse.catalog.shapes import Shape
@@ -78,10 +78,12 @@ def _tensor(shape: Shape, job: Job) -> list[Transfer]:
 def _context(shape: Shape, job: Job) -> list[Transfer]:
     """K and V around the ring, of a stage's layers and a tensor-parallel rank's heads."""
     layout = job.layout
+    if layout.cp == 1:
+        return []
     forward, backward = traffic.ring_attention(shape, job.micro_batch, job.seq, layout.cp, job.accumulate,
                                                job.bytes.compute)
     share = stage_layers(shape, layout) / shape.layers
-    repeated = 1 + (1 / job.recompute_every if job.recompute_every else 0)
+    repeated = 1 + recomputed_share(job)
     return [replace(t, size=t.size / layout.tp, calls=round(t.calls * share * times))
             for t, times in ((forward, repeated), (backward, 1))]
 
@@ -98,11 +100,19 @@ def _expert(shape: Shape, job: Job) -> list[Transfer]:
 
 def _pipeline(shape: Shape, job: Job) -> list[Transfer]:
     layout = job.layout
+    if layout.pp == 1:
+        return []
     tokens = job.tokens // (layout.cp * (layout.tp if layout.sequence_parallel else 1))
     return traffic.pipeline(shape, tokens, layout.pp, job.accumulate, layout.chunks, job.bytes.compute)
 
 
 def _again(transfers: list[Transfer], job: Job) -> list[Transfer]:
     """A layer that is recomputed repeats the collectives of its forward, half of them."""
-    share = 1 / job.recompute_every if job.recompute_every else 0
-    return [replace(t, calls=round(t.calls * (1 + share / 2))) for t in transfers]
+    share = recomputed_share(job)
+    return [replace(t, calls=round(t.calls * (1 + share / 2))) for t in transfers] if share else transfers
+
+
+def recomputed_share(job: Job) -> float:
+    """The share of the layers whose forward runs again in backward."""
+    every = recompute_every(job.recompute)
+    return 1 / every if every else 0.0

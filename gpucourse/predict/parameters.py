@@ -1,6 +1,7 @@
 """How many parameters a shape has, part by part."""
 
 from dataclasses import dataclass
+from functools import cache
 
 from gpucourse.catalog.shapes import Shape
 
@@ -44,6 +45,7 @@ class Parameters:
         return self.total - (self.layers - self.dense_blocks) * self.idle
 
 
+@cache
 def parameters(shape: Shape) -> Parameters:
     """Parameters of a shape, exact for the published models of data/models.toml.
 

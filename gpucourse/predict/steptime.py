@@ -8,7 +8,7 @@ from gpucourse.catalog.links import Link
 from gpucourse.catalog.shapes import Shape
 from gpucourse.errors import BadInput, positive, positive_int
 from gpucourse.predict.compute import hardware_flops_per_token
-from gpucourse.predict.traffic import Transfer, exposed
+from gpucourse.predict.traffic import Transfer, behind, exposed
 
 # Of the best matrix product that a card was seen to do, the share that whole training steps reach. It describes the 28
 # published runs on A100 and H100 that its test lists: 26 lie between the two, the others at 0.449 and 0.912. Attention
@@ -58,8 +58,9 @@ def step_time(shape: Shape, tokens: int, seq: int, flops: float, recompute: str 
     work = positive_int("tokens", tokens) * share * each
     slow, fast = (work / (positive("flops", flops) * reached) for reached in REACHED)
     idle = bubble / (1 - bubble)
+    waiting = behind(carried)
     hiding = {"forward": fast / 3, "backward": fast * 2 / 3}
     return StepTime(
         tokens=tokens, compute=(fast, slow), bubble=(fast * idle, slow * idle),
-        waiting=(exposed(carried, hiding), exposed(carried, {})),
+        waiting=(exposed(waiting, hiding), exposed(waiting, {})),
     )

@@ -3,7 +3,7 @@
 b micro-batch, s sequence, T = b·s tokens, h hidden, L layers, P elements, g bytes of a gradient. All sizes in bytes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpucourse.catalog.links import Link
@@ -44,12 +44,17 @@ def sent(transfers: Iterable[Transfer]) -> float:
     return sum(transfer.sent for transfer in transfers)
 
 
-def exposed(carried: Iterable[tuple[Transfer, Link]], compute: dict[str, float]) -> float:
-    """Seconds that are left when each computation, {name: seconds}, has hidden what it can; one link a transfer."""
+def behind(carried: Iterable[tuple[Transfer, Link]]) -> dict[str, float]:
+    """Seconds of traffic, each transfer over its link, by the computation that can hide it."""
     waiting: dict[str, float] = {}
     for transfer, link in carried:
         waiting[transfer.behind] = waiting.get(transfer.behind, 0.0) + transfer.seconds(link)
-    return sum(max(0.0, time - (compute.get(behind, 0.0) if behind else 0.0)) for behind, time in waiting.items())
+    return waiting
+
+
+def exposed(waiting: Mapping[str, float], compute: Mapping[str, float]) -> float:
+    """Seconds that are left when each computation, {name: seconds}, has hidden what it can of {name: seconds}."""
+    return sum(max(0.0, time - (compute.get(name, 0.0) if name else 0.0)) for name, time in waiting.items())
 
 
 def data_parallel(elements: int, ranks: int, shard: str = "none", gradient: int = 4, weight: int = 2, passes: int = 1,

@@ -7,6 +7,7 @@ from gpucourse.catalog.models import shape
 from gpucourse.errors import BadInput
 from gpucourse.predict.traffic import (
     SHARDS,
+    behind,
     data_parallel,
     expert_parallel,
     exposed,
@@ -107,9 +108,9 @@ def test_what_a_computation_cannot_hide_is_exposed():
     wire = Link("wire", 50e9, 0.0)
     hidden, waiting = ([(t, wire) for t in ts] for ts in (data_parallel(P, 8), tensor_parallel(LLAMA, 8192, 8)))
     long, rest = (ts[0][0].seconds(wire) for ts in (hidden, waiting))
-    assert exposed(hidden, {"backward": long / 4}) == pytest.approx(long * 3 / 4)
-    assert exposed(hidden, {"backward": 2 * long}) == 0
-    assert exposed(hidden + waiting, {"backward": 2 * long}) == pytest.approx(rest)
+    assert exposed(behind(hidden), {"backward": long / 4}) == pytest.approx(long * 3 / 4)
+    assert exposed(behind(hidden), {"backward": 2 * long}) == 0
+    assert exposed(behind(hidden + waiting), {"backward": 2 * long}) == pytest.approx(rest)
 
 
 @pytest.mark.parametrize(("call", "message"), [
