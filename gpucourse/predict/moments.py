@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from gpucourse.catalog.jobs import recomputed_layers
 from gpucourse.evidence import MIDDLE
 from gpucourse.predict.step import Step
 from gpucourse.predict.tensors import Tensor, count, share
@@ -54,11 +55,12 @@ def moments(step: Step) -> Iterator[Moment]:
 def forward(step: Step) -> Iterator[Moment]:
     """Each block's highest moment; before it the one at which its weights have just been gathered."""
     units, copies = step.units, cached_copies(step)
+    again = recomputed_layers(step.job.recompute, step.layers)
     before = {KEPT: step.stream + step.position_ids, GATHERED: units.ends, **no_gradients(step)}
     yield Moment("forward", before | {GATHERING: units.ends})
     for i in step.told_apart:
         held = units.ends + i * units.block * units.kept
-        before |= {KEPT: step.kept_below[i] + step.stream + step.position_ids, COPIES: i * copies}
+        before |= {KEPT: step.kept_below[i] + step.stream + step.position_ids, COPIES: sum(again[:i]) * copies}
         earlier = units.block if i else units.ends  # a unit's buffer is dropped only once the next is unpacked
         before |= {GATHERED: held + units.block}
         yield Moment("forward", before | {GATHERING: earlier + units.block})
@@ -75,7 +77,8 @@ def loss(step: Step) -> Iterator[Moment]:
     next_gathered = {GATHERING: units.block * (not units.kept)}
     yield Moment("loss", common | saved | {LOSS_BACKWARD: head.loss_backward.bytes})
     yield Moment("loss", common | saved | {LOSS_BACKWARD: head.backward.bytes} | next_gathered)
-    stays = step.stream + step.layers * cached_copies(step)
+    again = recomputed_layers(step.job.recompute, step.layers)
+    stays = step.stream + sum(again) * cached_copies(step)
     yield Moment("loss", common | {HEAD_FORWARD: stays + head.loss_forward.bytes})
     yield Moment("loss", common | {HEAD_FORWARD: stays + head.forward.bytes, GATHERING: units.block})
 
@@ -166,7 +169,7 @@ def positions_gradient(step: Step) -> int:
 
 
 def cached_copies(step: Step) -> int:
-    """Autocast caches each weight's 16-bit copy until it exits; bytes a block, where nothing else keeps the copies."""
+    """Autocast caches each weight's 16-bit copy until it exits; bytes a block that is recomputed, so keeps none."""
     if not step.precision.autocast or step.job.recompute == "none":
         return 0
     norms = step.own.final_norm * 2
