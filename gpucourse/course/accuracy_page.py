@@ -54,9 +54,10 @@ class Section:
         count = str(len(self.rows))
         if not self.rows:
             return [self.title, count, "", "", "", str(len(self.unpinned))]
-        inside = sum(row.inside for row in self.rows) / len(self.rows)
-        width = max(row.high / row.low for row in self.rows)
-        return [self.title, count, f"{inside:.0%}, high ÷ low {width:.2f}" if self.interval else "a point",
+        spans = [row for row in self.rows if row.low != row.high]
+        inside = (f"{sum(row.inside for row in spans)} of {len(spans)}, high ÷ low at most "
+                  f"{max(row.high / row.low for row in spans):.2f}" if spans else "a point")
+        return [self.title, count, inside,
                 f"{100 * median(offs):.2g} %", f"{100 * max(offs):.2g} %", str(len(self.unpinned))]
 
 

@@ -39,7 +39,7 @@ def test_a_row_is_inside_or_off_by_what_is_missing():
 def test_a_summary_counts_the_rows_inside():
     rows = (Row("", 1.0, 1.2, 1.1), Row("", 1.0, 1.3, 1.2), Row("", 1.0, 1.2, 1.5), Row("", 1.0, 1.2, 0.9))
     assert Section("x", "GiB", rows, (("y", "z"),)).summary() == [
-        "x", "4", "50%, high ÷ low 1.30", "5 %", "25 %", "1"]
+        "x", "4", "2 of 4, high ÷ low at most 1.30", "5 %", "25 %", "1"]
 
 
 def test_rates_that_the_interval_was_not_read_off_lie_in_it():
