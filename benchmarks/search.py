@@ -1,45 +1,43 @@
-"""What one prediction costs, and a search over 10,000 layouts."""
+"""What one prediction costs, and a search over more than 10,000 layouts.
+
+    python benchmarks/search.py
+"""
 
 import statistics
-from itertools import islice
 from time import perf_counter
 
 from gpucourse.catalog.cluster import cluster
 from gpucourse.catalog.jobs import Job
+from gpucourse.catalog.layouts import Layout
 from gpucourse.catalog.models import shape
-from gpucourse.errors import BadInput
 from gpucourse.evidence import columns_text
-from gpucourse.predict.candidates import candidates
 from gpucourse.predict.plan import plan
 from gpucourse.predict.search import search
 
-ROUNDS = 5
-LAYOUTS = 10_000
+PREDICTIONS = 100
+SEQUENCES = (8192, 4096, 2048, 1024, 512)
 
 
 def main() -> None:
     model, there, job = shape("llama-3.1-8b"), cluster("h100-sxm", 64, 8, "ib-400"), Job(seq=8192, precision="bf16")
-    rounds = [predicted(model, there, job, seed) for seed in range(ROUNDS)]
-    rows = [["", "median", "lowest", "highest", "runs"],
-            row("one prediction, ms", [1e3 * seconds / count for seconds, count in rounds]),
-            row(f"{LAYOUTS:,} layouts, s", [seconds * LAYOUTS / count for seconds, count in rounds])]
+    sharded = job.but(layout=Layout(dp=64, shard="zero3"))
+    # every prediction asks of another sequence, so that none finds another's arithmetic done
+    alone = [timed(plan, model, sharded.but(seq=4096 + i), there)[0] for i in range(PREDICTIONS)]
+    searches = [timed(search, model, there, 128, job.but(seq=seq)) for seq in SEQUENCES]
+    each = [10_000 * seconds / found.layouts for seconds, found in searches]
+    print(columns_text([
+        ["", "median", "lowest", "highest", "runs"],
+        row("one prediction, ms", [1e3 * seconds for seconds in alone]),
+        row(f"a search over {min(found.layouts for _, found in searches):,} layouts or more, s",
+            [seconds for seconds, _ in searches]),
+        row("the same for 10,000 layouts, s", each),
+    ]))
+
+
+def timed(call, *given) -> tuple[float, object]:
     start = perf_counter()
-    found = search(model, there, 128, job)
-    rows.append(row(f"a search over {sum(found.verdicts.values()):,} layouts, s", [perf_counter() - start]))
-    print(columns_text(rows))
-
-
-def predicted(model, there, job, seed: int) -> tuple[float, int]:
-    """Seconds for LAYOUTS predictions, and how many of them there were; every round asks of another sequence."""
-    jobs = list(islice(candidates(model, there, 128, job.but(seq=8192 // 2**seed)), LAYOUTS))
-    count, start = 0, perf_counter()
-    for one in jobs:
-        try:
-            plan(model, one, there)
-        except BadInput:
-            continue
-        count += 1
-    return perf_counter() - start, count
+    result = call(*given)
+    return perf_counter() - start, result
 
 
 def row(what: str, values: list[float]) -> list[str]:

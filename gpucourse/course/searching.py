@@ -45,7 +45,8 @@ def found_object(found: Found) -> dict:
     """The keys that other programs may rely on. A plan's levers are its own; `why` is against the next plan."""
     plans = [layout_object(plan) | as_object(plan) | {"why": reason, "levers": [str(lever) for lever in levers(plan)]}
              for plan, reason in zip(found.plans, reasons(found), strict=True)]
-    return {"plans": plans, "considered": found.verdicts, "skipped": sum(found.skipped.values())}
+    return {"plans": plans, "layouts": found.layouts, "verdicts": found.verdicts,
+            "skipped": sum(found.skipped.values())}
 
 
 def layout_object(plan: Plan) -> dict:
@@ -76,7 +77,9 @@ def closing(found: Found) -> list[str]:
     best = found.plans[0]
     counts = ", ".join(f"{number:,} {verdict}" for verdict, number in found.verdicts.items())
     beats = [f"{number} beats {number + 1}: {reason}" for number, reason in enumerate(reasons(found), 1) if reason]
-    lines = ["", *beats, "", f"{best.cluster}, {best.cluster.gpu.capacity_text} each: fits? {counts}"]
+    seen = sum(found.verdicts.values())
+    lines = ["", *beats, "", f"{best.cluster}, {best.cluster.gpu.capacity_text} each: {found.layouts:,} layouts ranked "
+                             f"by speed; of the {seen:,} looked at, do they fit? {counts}"]
     if best.fits == "no":
         lines.append(f"No layout fits. The one shown needs least: at least {best.ledger.device[0] / GiB:.1f} GiB.")
     if best.fits == "uncertain":

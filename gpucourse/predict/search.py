@@ -1,7 +1,7 @@
 """The layouts of a cluster that hold a training run, best first, each with the reason that it beats the next."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import floor, log
 
@@ -11,37 +11,25 @@ from gpucourse.catalog.layouts import PIPELINES, RESHARDS, SHARDS
 from gpucourse.catalog.shapes import Shape
 from gpucourse.errors import BadInput, positive_int
 from gpucourse.predict.candidates import RECOMPUTES, candidates
-from gpucourse.predict.plan import Plan, plan
+from gpucourse.predict.plan import Plan, achievable, plan, step
+from gpucourse.predict.steptime import StepTime
 
 TIE = 1.03  # speeds this close are a tie: the prediction is not finer
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What a search keeps of each plan: enough to rank it. peak: bytes allocated."""
-
-    job: Job
-    speed: float
-    peak: int
-    fits: str
-
-    @property
-    def rank(self) -> tuple:
-        """Fastest first, in classes of three per cent; within a class the simplest."""
-        return -speed_class(self.speed), *simplicity(self.job).values()
 
 
 @dataclass(frozen=True)
 class Found:
     """plans: the best, all of the same verdict: `yes`, or where no layout surely fits `uncertain`, or the nearest `no`.
 
-    verdicts: how many layouts were predicted to fit, not to fit, or neither. bolder: the best plan that may not fit,
-    where it is faster than those that do. skipped: {reason: how many} of those that cannot be predicted.
+    bolder: the best plan that may not fit, where it is faster than those that do. layouts: how many were ranked.
+    verdicts: of those whose memory was looked at, how many fit, do not, or may; the fastest are looked at first, until
+    there are plans enough. skipped: {reason: how many} of those that cannot be predicted.
     """
 
     plans: tuple[Plan, ...]
-    verdicts: Mapping[str, int]
     bolder: Plan | None
+    layouts: int
+    verdicts: Mapping[str, int]
     skipped: Mapping[str, int]
 
 
@@ -51,28 +39,47 @@ def search(shape: Shape, cluster: Cluster, global_batch: int, job: Job, top: int
     job: what a layout does not decide, such as precision and optimizer. Raises BadInput where nothing can be predicted.
     """
     positive_int("top", top)
-    choices: dict[str, list[Choice]] = {"yes": [], "uncertain": [], "no": []}
-    skipped: Counter[str] = Counter()
-    for candidate in candidates(shape, cluster, global_batch, job):
+    kept: dict[str, list[Plan]] = {"yes": [], "uncertain": [], "no": []}
+    verdicts, skipped = Counter(dict.fromkeys(kept, 0)), Counter()
+    layouts = ranked(shape, cluster, candidates(shape, cluster, global_batch, job))
+    for candidate in layouts:
         try:
             found = plan(shape, candidate, cluster)
         except BadInput as error:
             skipped[str(error)] += 1
             continue
-        choices[found.fits].append(Choice(candidate, speed(found), found.ledger.peak, found.fits))
-    if not any(choices.values()):
+        verdicts[found.fits] += 1
+        if found.fits == "no":
+            kept["no"] = [min([found, *kept["no"]], key=lambda one: one.ledger.peak)]
+        elif len(kept[found.fits]) < top:
+            kept[found.fits].append(found)
+        if len(kept["yes"]) == top:
+            break
+    best = kept["yes"] or kept["uncertain"] or kept["no"]
+    if not best:
         raise BadInput(next(iter(skipped), f"no layout of {cluster.gpus} GPUs divides {shape.name}, seq {job.seq} and "
                                            f"global batch {global_batch}; change the batch or the number of GPUs"))
-    sure, maybe = (sorted(choices[verdict], key=lambda choice: choice.rank) for verdict in ("yes", "uncertain"))
-    best = sure or maybe or [min(choices["no"], key=lambda choice: choice.peak)]
-    bolder = maybe[:1] if sure and maybe and speed_class(maybe[0].speed) > speed_class(sure[0].speed) else []
-    plans, bold = (tuple(plan(shape, choice.job, cluster) for choice in some) for some in (best[:top], bolder))
-    return Found(plans, {verdict: len(some) for verdict, some in choices.items()}, next(iter(bold), None), skipped)
+    maybe = kept["uncertain"][0] if kept["yes"] and kept["uncertain"] else None
+    bolder = maybe if maybe and speed_class(speed(maybe)) > speed_class(speed(best[0])) else None
+    return Found(tuple(best), bolder, len(layouts), verdicts, skipped)
+
+
+def ranked(shape: Shape, cluster: Cluster, jobs: Iterable[Job]) -> list[Job]:
+    """Fastest first, in classes of three per cent; within a class the simplest. Memory plays no part."""
+    def rank(job: Job) -> tuple[int, ...]:
+        *_, time = step(shape, job, cluster, achievable(shape, job, cluster.gpu))
+        return -speed_class(rate(job, time)), *simplicity(job).values()
+
+    return sorted(jobs, key=rank)
+
+
+def rate(job: Job, time: StepTime) -> float:
+    """Tokens a second and GPU at the middle of the step's interval: what plans are ranked by."""
+    return time.tokens * job.layout.dp / job.layout.ranks / _middle(time.seconds)
 
 
 def speed(found: Plan) -> float:
-    """Tokens a second and GPU at the middle of the step's interval: what plans are ranked by."""
-    return found.tokens / found.job.layout.ranks / (sum(found.time.seconds) / 2)
+    return rate(found.job, found.time)
 
 
 def simplicity(job: Job) -> dict[str, int]:

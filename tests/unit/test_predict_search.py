@@ -50,7 +50,7 @@ def test_experts_are_divided_too():
 
 
 def test_the_best_plan_is_the_best_of_all():
-    found = search(SMALL, EIGHT, 16, JOB)
+    found = search(SMALL, EIGHT, 16, JOB, top=100_000)
     every = []
     for job in candidates(SMALL, EIGHT, 16, JOB):
         try:
@@ -58,8 +58,8 @@ def test_the_best_plan_is_the_best_of_all():
         except BadInput:
             continue
     fitting = [one for one in every if one.fits == "yes"]
-    assert found.verdicts["yes"] == len(fitting)
-    assert sum(found.verdicts.values()) == len(every)
+    assert len(found.plans) == found.verdicts["yes"] == len(fitting)
+    assert sum(found.verdicts.values()) == len(every) == found.layouts - sum(found.skipped.values())
     best = max(fitting, key=speed)
     assert speed(best) / speed(found.plans[0]) < TIE
     same = [one for one in fitting if speed_class(speed(one)) == speed_class(speed(best))]
@@ -72,6 +72,12 @@ def test_plans_come_fastest_first_and_simplest_first_among_equals():
     ranks = [(-speed_class(speed(one)), *simplicity(one.job).values()) for one in plans]
     assert len(plans) > 5 and ranks == sorted(ranks)
     assert all(one.fits == "yes" for one in plans)
+
+
+def test_a_search_stops_when_it_has_plans_enough():
+    few, all_of_them = (search(SMALL, EIGHT, 16, JOB, top=top) for top in (2, 100_000))
+    assert few.plans == all_of_them.plans[:2]
+    assert few.verdicts["yes"] == 2 < all_of_them.verdicts["yes"]
 
 
 def test_one_gpu_has_one_layout():
