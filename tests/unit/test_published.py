@@ -5,8 +5,11 @@ import csv
 import pytest
 
 from gpucourse.catalog.gpus import gpus
+from gpucourse.catalog.jobs import Job
+from gpucourse.catalog.layouts import Layout
 from gpucourse.catalog.models import models, shape
 from gpucourse.catalog.units import GiB, MiB
+from gpucourse.predict.memory import memory
 from gpucourse.predict.parameters import parameters
 from gpucourse.settings import DATA
 
@@ -54,6 +57,11 @@ def test_what_zero_leaves_after_a_step():
     count = parameters(shape("llama-2-13b")).total
     assert (2 + 14 / 8) * count / GiB == pytest.approx(45.46, rel=0.01)
     assert 16 / 8 * count / GiB == pytest.approx(25.31, rel=0.05)
+    job = Job(1, 1024, "bf16-master")
+    layouts = [Layout(dp=8, shard=shard) for shard in ("zero2", "zero3")]
+    held = [sum(memory(shape("llama-2-13b"), job.but(layout=layout)).states().values()) for layout in layouts]
+    assert held[0] / GiB == pytest.approx(45.46, rel=0.01)
+    assert held[1] / GiB == pytest.approx(25.31, rel=0.05)
 
 
 def test_what_one_and_eight_processes_allocate():
@@ -62,8 +70,28 @@ def test_what_one_and_eight_processes_allocate():
     assert count == 124_475_904
     assert 2 * count / MiB == pytest.approx(237, abs=1)
     assert [4 * count / n / MiB for n in (1, 2, 8)] == pytest.approx([474.8, 237.4, 59.4], abs=0.05)
+    layouts = Layout(), Layout(dp=2, shard="zero1"), Layout(dp=8, shard="zero1")
+    ledgers = [memory(shape("gpt2").but(vocab=50304), Job(1, 1024, "bf16", layout=layout)) for layout in layouts]
+    weights, gradients, moments = zip(*(one.states().values() for one in ledgers), strict=True)
+    assert len(set(weights)) == len(set(gradients)) == 1  # only the moments change with the number of processes
+    assert [moments[0] / now for now in moments] == pytest.approx([1, 2, 8], rel=1e-4)
 
 
 def test_weights_of_bert():
     # A12: huggingface/transformers model_memory_anatomy: 2,631 − 1,343 MiB
     assert 4 * parameters(shape("bert-large")).total / MiB == pytest.approx(2631 - 1343, rel=0.02)
+
+
+def test_activations_of_a_long_sequence_by_component():
+    # A20: stas00/ml-engineering, Llama 3.1 8B in bf16, one sequence of 32k
+    model, job = shape("llama-3.1-8b"), Job(1, 32768, "bf16")
+    kept, whole = (memory(model, job.but(recompute=name)) for name in ("full", "none"))
+    lines = {line.name: line.bytes / GiB for line in (*whole.lines, *kept.lines)}
+    checkpoints, layer = lines["inputs of the blocks"], lines["saved by the blocks"] / 32
+    logits = 4 * job.tokens * model.vocab / GiB
+    assert checkpoints == pytest.approx(8.0, rel=1e-3)
+    assert logits == pytest.approx(15.66, abs=0.01)
+    assert layer == pytest.approx(7.0, rel=0.1)  # 28 copies of the hidden state there, 26.5 in our eager network
+    assert checkpoints + logits + layer == pytest.approx(31, rel=0.05)
+    states = sum(whole.states().values()) - 2 * parameters(model).total  # gradients do not exist at the loss
+    assert (whole.total("loss") - states) / GiB == pytest.approx(240, rel=0.2)
