@@ -47,7 +47,7 @@ def names(allowed) -> str:
 @click.option("--seq", type=int, help="Tokens a sequence; the model's maximum, at most 8192, by default.")
 @click.option("--accumulate", type=int, default=1, show_default=True, help="Forward passes a step.")
 @click.option("--precision", default="bf16-autocast", show_default=True, help=names(PRECISIONS))
-@click.option("--grad-dtype", default="", help=names(GRADIENTS))
+@click.option("--grad-dtype", default="", help="Of the gradients, where not the precision's own: " + names(GRADIENTS))
 @click.option("--optimizer", default="adamw", show_default=True, help=names(OPTIMIZERS))
 @click.option("--foreach/--no-foreach", default=True, show_default=True, help="Its step works on lists of tensors.")
 @click.option("--recompute", default="none", show_default=True, help=names(RECOMPUTES))
