@@ -220,7 +220,9 @@ def number(value: float) -> str:
 
 def percent(fraction: float) -> str:
     """A signed difference: `+0.9 %`; `0 %` where nothing is left of it."""
-    return "0 %" if abs(fraction) < 5e-6 else f"{100 * fraction:+.2g} %"
+    if abs(fraction) < 5e-6:
+        return "0 %"
+    return f"{100 * fraction:+,.0f} %" if abs(fraction) >= 1 else f"{100 * fraction:+.2g} %"
 
 
 def columns_text(table: list[list[str]], left: int = 1) -> str:

@@ -26,7 +26,7 @@ from gpucourse.evidence import column, columns_text
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, smoke, lab or full
-ranks: int = 0  # not used by this lesson
+world_size: int = 0  # not used by this lesson
 seed: int = 0  # of what is drawn at random
 
 # %% [markdown]

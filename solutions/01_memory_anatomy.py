@@ -25,7 +25,7 @@ from gpucourse.evidence import columns_text, column
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, smoke, lab or full
-ranks: int = 0  # not used by this lesson
+world_size: int = 0  # not used by this lesson
 seed: int = 0  # of the weights and of the text
 
 # %% [markdown]

@@ -16,7 +16,7 @@ from gpucourse import record
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, smoke or full
-ranks: int = 0  # 0: all
+world_size: int = 0  # 0: all
 seed: int = 0  # of the random numbers
 """
 

@@ -135,7 +135,7 @@ def test_parameters_reach_the_notebook_and_wrong_ones_are_refused(checkout, less
     with pytest.raises(BadInput, match="parameter 'sed' is not known; did you mean seed[?] allowed: profile, ranks"):
         ready(given={"sed": 1})
     with pytest.raises(BadInput, match="-p ranks is 'two'; it must be of type int, as 0 is"):
-        ready(given={"ranks": "two"})
+        ready(given={"world_size": "two"})
 
 
 def test_solved_runs_the_solution_cells(checkout, lesson, ready, out):

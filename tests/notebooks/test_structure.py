@@ -37,7 +37,7 @@ def test_the_first_code_cell_imports_the_course_and_the_parameters_are_typed(les
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert "from gpucourse import" in code[0].source
     (cell,) = [cell for cell in code if "parameters" in sources.tags(cell)]
-    assert parameters(sources.text(notebook)) == {"profile": "auto", "ranks": 0, "seed": 0}
+    assert parameters(sources.text(notebook)) == {"profile": "auto", "world_size": 0, "seed": 0}
     assert [line for line in cell.source.splitlines() if "#" not in line] == [], "each parameter says what it is"
 
 
