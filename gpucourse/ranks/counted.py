@@ -25,6 +25,10 @@ def counting() -> Iterator[Traffic]:
 
 
 class Listener(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operation inside loads torch's compiler, for seconds
+
     def __init__(self, seen: Traffic):
         super().__init__()
         self.seen = seen

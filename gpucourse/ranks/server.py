@@ -1,8 +1,9 @@
 """The process that starts ranks: it has torch loaded and forks, so that a rank begins in milliseconds.
 
 It never touches a GPU and runs a single thread, which is what makes forking safe. When the notebook's kernel is gone,
-however it ended, its sockets close, and the server kills the ranks and leaves. Where forking a process that has loaded
-torch is not safe (macOS), it starts fresh interpreters instead: slower, otherwise the same.
+however it ended, its sockets close, and the server kills the ranks and leaves. After the first launch it forks a
+successor, which loads all that training uses and then takes over: no launch waits for that. Where forking a process
+that has loaded torch is not safe (macOS), it starts fresh interpreters instead: slower, otherwise the same.
 
     kernel ── control ──▶ server      one byte and a socket: a new launch
     kernel ◀─ launch ───▶ server      START + descriptors, STACK  ▶     ◀  the ended rank and its exit code
@@ -19,13 +20,14 @@ import struct
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 
 ORDER = struct.Struct("!cI")  # START or STACK, the rank
 ENDED = struct.Struct("!Ii")  # the rank, its exit code
 START, STACK = b"S", b"?"
 DESCRIPTORS = 5  # most that come with START: the job's socket, output, stacks, clocks, rank 0's listening socket
-IDLE = 0.3  # seconds without work before something more is loaded
+IDLE = 0.05  # seconds without work before something more is loaded
 
 FIRST = ("torch", "torch.distributed", "gpucourse.ranks.rank")
 # What DDP, FSDP, pipelines and checkpoints load when first used: two seconds, in pieces, when there is nothing to do.
@@ -43,20 +45,26 @@ class Launch:
 
 
 def main(control_fd: int, forks: bool) -> None:
-    control = socket.socket(fileno=control_fd)
-    later = []
     if forks:
-        later = [*LATER]
-        for name in FIRST:
-            import_module(name)
-        gc.freeze()
+        load(FIRST)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Server(control, forks, later).serve()
+    Server(socket.socket(fileno=control_fd), forks, raises=forks).serve()
+
+
+def load(modules: tuple[str, ...]) -> None:
+    for name in modules:
+        import_module(name)
+    gc.collect()
+    gc.freeze()  # forked copies share what is never collected
 
 
 class Server:
-    def __init__(self, control: socket.socket, forks: bool, later: list[str]):
-        self.control, self.forks, self.later = control, forks, later
+    """raises: whether it is to raise a successor."""
+
+    def __init__(self, control: socket.socket, forks: bool, raises: bool):
+        control.setblocking(False)  # for a moment, server and successor both listen
+        self.control, self.forks, self.raises = control, forks, raises
+        self.successor: int | None = None
         self.launches: dict[socket.socket, Launch] = {}
         self.wake_read, self.wake_write = os.pipe()
         for end in (self.wake_read, self.wake_write):
@@ -64,38 +72,55 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wake_write)
         self.selector = selectors.DefaultSelector()
-        self.selector.register(self.wake_read, selectors.EVENT_READ)
-        self.selector.register(control, selectors.EVENT_READ)
+        self.hear(self.wake_read, self.reap)
+        self.hear(control, self.accept)
 
     def serve(self) -> None:
         while True:
-            busy = any(launch.ranks for launch in self.launches.values())
-            events = self.selector.select(IDLE if self.later and not busy else None)
-            if not events and not busy:
-                self.load_more()
-            for key, _ in events:
-                if key.fileobj == self.wake_read:
-                    self.reap()
-                elif key.fileobj is self.control:
-                    self.accept()
-                elif key.fileobj in self.launches:
-                    self.obey(key.fileobj)
+            for key, _ in self.selector.select():
+                if key.fd in self.selector.get_map():  # an earlier one may have closed it
+                    key.data()
 
-    def load_more(self) -> None:
-        with contextlib.suppress(ImportError):
-            import_module(self.later.pop(0))
-        gc.collect()
-        gc.freeze()
+    def hear(self, source, act) -> None:
+        self.selector.register(source, selectors.EVENT_READ, act)
+
+    def raise_successor(self) -> None:
+        ready, says = os.pipe()
+        self.raises, self.successor = False, os.fork()
+        if self.successor == 0:
+            self.leave_all_but([self.control])
+            load(LATER)
+            os.write(says, b"+")
+            os.close(says)
+            Server(self.control, self.forks, raises=False).serve()
+        os.close(says)
+        self.hear(ready, partial(self.hand_over, ready))
+
+    def hand_over(self, ready: int) -> None:
+        """The successor has loaded all and listens, or has ended before it did."""
+        self.selector.unregister(ready)
+        if os.read(ready, 1):
+            self.selector.unregister(self.control)
+            self.control.close()
+        os.close(ready)
 
     def accept(self) -> None:
-        byte, descriptors, _, _ = socket.recv_fds(self.control, 1, 1)
-        if not byte:  # the kernel is gone
-            for connection in self.launches:
-                self.kill(connection)
-            sys.exit()
+        try:
+            byte, descriptors, _, _ = socket.recv_fds(self.control, 1, 1)
+        except BlockingIOError:
+            return
+        if not byte:
+            self.kernel_is_gone()
         connection = socket.socket(fileno=descriptors[0])
         self.launches[connection] = Launch()
-        self.selector.register(connection, selectors.EVENT_READ)
+        self.hear(connection, partial(self.obey, connection))
+
+    def kernel_is_gone(self) -> None:
+        for connection in self.launches:
+            self.kill(connection)
+        if self.successor:
+            os.kill(self.successor, signal.SIGKILL)
+        os._exit(0)
 
     def obey(self, connection: socket.socket) -> None:
         launch = self.launches[connection]
@@ -134,16 +159,20 @@ class Server:
         return pid
 
     def become_rank(self, descriptors: list[int]) -> None:
-        signal.set_wakeup_fd(-1)
+        os.setpgid(0, 0)
+        self.leave_all_but([])
         for number, handler in ((signal.SIGCHLD, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
             signal.signal(number, handler)
-        os.setpgid(0, 0)
-        self.selector.close()
-        for end in (self.wake_read, self.wake_write):
-            os.close(end)
-        for end in (self.control, *self.launches):
-            end.close()
         sys.modules["gpucourse.ranks.rank"].main(descriptors)
+
+    def leave_all_but(self, kept: list[socket.socket]) -> None:
+        """In a forked copy: close what is the server's."""
+        signal.set_wakeup_fd(-1)
+        mine = {key.fd for key in self.selector.get_map().values()} | {launch.fileno() for launch in self.launches}
+        for descriptor in mine - {end.fileno() for end in kept}:
+            os.close(descriptor)
+        os.close(self.wake_write)
+        self.selector.close()
 
     def reap(self) -> None:
         """Tell each launch which of its ranks have ended, and kill what those have left running."""
@@ -152,6 +181,8 @@ class Server:
         while (pid := self.ended_child()) is not None:
             kill_group(pid)  # before its id is free for others
             _, status = os.waitpid(pid, 0)
+            if pid == self.successor and self.control.fileno() < 0:
+                os._exit(1)  # it had taken over
             for connection, launch in [*self.launches.items()]:
                 if pid in launch.ranks:
                     rank = launch.ranks.pop(pid)
@@ -174,6 +205,8 @@ class Server:
         if launch.closing and not launch.ranks:
             del self.launches[connection]
             connection.close()
+            if self.raises:
+                self.raise_successor()
 
 
 def kill_group(leader: int) -> None:
