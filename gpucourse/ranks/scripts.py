@@ -21,7 +21,8 @@ if __name__ == "__main__":
     else:
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
-    print(f"[rank {{dist.get_rank()}}] {{{call}}}", flush=True)
+    result = {call}
+    print(f"[rank {{dist.get_rank()}}] {{result}}", flush=True)
     dist.destroy_process_group()
 """
 
@@ -107,7 +108,7 @@ class Parts:
             return
         if isinstance(value, types.ModuleType):
             self.imports[f"import {value.__name__}" + (f" as {name}" if name != value.__name__ else "")] = None
-        elif inspect.isfunction(value) or inspect.isclass(value):
+        elif inspect.isroutine(value) or inspect.isclass(value):
             if value.__module__ == module:
                 self.add_function(value)
             else:
