@@ -167,9 +167,10 @@ else:
 
 # %% [markdown]
 # ### The first call, the usual call, the odd one
-# The first call pays for what happens once: memory is taken, a kernel is chosen or compiled, clocks rise, a communicator is built. Later calls differ because the machine does other things as well. Here is one operation, called again and again after the first:
+# The first call pays for what happens once: memory is taken, a kernel is chosen or compiled, clocks rise, a communicator is built. Later calls differ because the machine does other things as well. Here is the first call of a size that has not run yet, beside its later ones, and then one operation again and again:
 
 # %% tags=["nbval-ignore-output"]
+print(measure.timed(torch.matmul, drawn(rows, 777), drawn(777, 333), name="a new size"))
 wide, tall = drawn(rows, 1000), drawn(1000, 512)
 timing = in_turn({"": lambda: wide @ tall}, rounds=60)[""]
 low, middle, high = statistics.quantiles(timing, n=4)
@@ -181,7 +182,7 @@ print(f"middle half of 60 calls: {seconds_text(low)} to {seconds_text(high)}")
 # %% [markdown]
 # Which one is *the* time depends on the question. What will a training pay? The median, or over a whole epoch the mean. What can this machine do? The least, because nothing makes a call faster than it can be, and much makes it slower. A ceiling is therefore a best of several.
 #
-# And is one version faster than another? Neither: two series taken one after the other differ by whatever the machine did in between. Take the two in turn, and look at the ratio, round by round. How large must a ratio be before it means something? Compare a thing with itself and see:
+# And is one version faster than another? For that neither will do: two series taken one after the other differ by whatever the machine did in between. Take the two in turn, and look at the ratio, round by round. How large must a ratio be before it means something? Compare a thing with itself and see:
 
 # %% tags=["nbval-ignore-output"]
 itself = measure.alternate(lambda: wide @ tall, lambda: wide @ tall, rounds=21, names=("a product", "the same product"))
@@ -236,7 +237,7 @@ table.append(["ridge, by the data sheets", "", *(f"{turn:.0f}" for turn in ridge
 print(columns_text(table))
 
 # %% [markdown]
-# A ridge of hundreds of FLOPs a byte means: an operation that does less than that with a byte cannot use the card, however good its kernel. And the ridge is the card's, not the operation's. The third row is held up by compute on one card and by memory on its successor, without a line of it changing.
+# A ridge of hundreds of FLOPs a byte means: an operation that does less than that with a byte leaves the card's arithmetic idle, however good its kernel. And the ridge is the card's, not the operation's. The third row is held up by compute on one card and by memory on its successor, without a line of it changing.
 #
 # ### The FLOPs of a step
 # Each weight of a linear layer meets each token in one multiply-add: 2 FLOPs forward. Backward makes two products of the same size, one for the gradient of the input and one for the gradient of the weight: 4 more. So 6 a weight and token. Attention has no weights in its two products, scores and mixture: $2 \cdot 2\,h\,s$ forward a token and layer, and twice that backward, $12\,L\,h\,s$ in all. Held against what PyTorch dispatches, operation by operation, on fake tensors:
