@@ -128,13 +128,13 @@ def test_resume_runs_only_what_is_new_or_changed(checkout, lesson, ready, out, c
 
 
 def test_parameters_reach_the_notebook_and_wrong_ones_are_refused(checkout, lesson, ready, out):
-    lesson("01_good", "\n# %%\nprint(profile, ranks, seed)\n")
+    lesson("01_good", "\n# %%\nprint(profile, world_size, seed)\n")
     run(checkout, ready(given=values((("profile", "full"), ("seed", "7")))), out)
     executed = nbformat.read(out / "01_good.ipynb", as_version=4)
     assert executed.cells[-1].outputs[0].text == "full 0 7\n"
-    with pytest.raises(BadInput, match="parameter 'sed' is not known; did you mean seed[?] allowed: profile, ranks"):
+    with pytest.raises(BadInput, match="parameter 'sed' is not known; did you mean seed[?] allowed: profile, world_size"):
         ready(given={"sed": 1})
-    with pytest.raises(BadInput, match="-p ranks is 'two'; it must be of type int, as 0 is"):
+    with pytest.raises(BadInput, match="-p world_size is 'two'; it must be of type int, as 0 is"):
         ready(given={"world_size": "two"})
 
 
