@@ -16,13 +16,16 @@ BOOKKEEPING = {"RESUME", "NOP", "CACHE", "COPY_FREE_VARS", "MAKE_CELL"}
 
 
 def blank(answer: Any) -> bool:
-    """True for `...`, for a dict of nothing else, and for a function whose body is `...`."""
+    """True for `...`, for a dict of nothing else, for a function whose body is `...` and a class of such methods."""
     if isinstance(answer, Mapping):
         return len(answer) > 0 and all(value is ... for value in answer.values())
     return answer is ... or is_stub(answer)
 
 
 def is_stub(function: Any) -> bool:
+    if inspect.isclass(function):  # its __init__ may show how values are kept
+        methods = [m for name, m in vars(function).items() if inspect.isfunction(m) and name != "__init__"]
+        return bool(methods) and all(map(is_stub, methods))
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
     if code is None:
         return False

@@ -35,14 +35,32 @@ def zero(x):
     return 0
 
 
-@pytest.mark.parametrize("answer", [..., {"a": ..., "b": ...}, stub, stub_with_docstring, stub_with_return,
+class StubClass:
+    def __init__(self, scale):
+        self.scale = scale
+        ...
+
+    def step(self):
+        """Take a step."""
+        ...
+
+
+class HalfWritten(StubClass):
+    def step(self):
+        ...
+
+    def grow(self):
+        return 2 * self.scale
+
+
+@pytest.mark.parametrize("answer", [..., {"a": ..., "b": ...}, stub, stub_with_docstring, stub_with_return, StubClass,
                                     functools.wraps(stub)(lambda *_: written(2))])
 def test_a_stub_is_not_attempted(answer):
     assert blank(answer)
 
 
 @pytest.mark.parametrize("answer", [None, 0, "", {}, {"a": ..., "b": 1}, written, zero, len, numpy.zeros(3), int,
-                                    functools.partial(written, 2)])
+                                    HalfWritten, functools.partial(written, 2)])
 def test_anything_else_is_an_attempt(answer):
     assert not blank(answer)
 
