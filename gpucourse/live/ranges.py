@@ -1,0 +1,72 @@
+"""What each format can hold, over the magnitudes that a tensor has."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpucourse.live.picture import EACH, FAINT, GRID, INK, RATE
+from gpucourse.predict.formats import Format
+
+DPI, SIZE = 100, (9.5, 3.4)
+
+
+@dataclass(frozen=True)
+class RangesChart:
+    """Shown as a picture in a notebook, and as a line of text elsewhere. shares: {exponent of two: share}."""
+
+    title: str
+    formats: tuple[Format, ...]
+    shares: Mapping[int, float]
+    where: str
+
+    def __str__(self) -> str:
+        lost = {f.name: sum(share for power, share in self.shares.items() if 2.0 ** (power + 1) <= f.smallest / 2)
+                for f in self.formats}
+        below = ", ".join(f"{name} {share:.0%}" for name, share in lost.items())
+        return f"{self.title} ({self.where}): share below half of the smallest number: {below}"
+
+    __repr__ = __str__
+
+    def _repr_png_(self) -> bytes:
+        return png(self)
+
+
+def ranges(title: str, formats: Sequence[Format], shares: Mapping[int, float], where: str) -> RangesChart:
+    """Draw the range of each format under the share of values at each power of two; the title states the finding."""
+    return RangesChart(title, tuple(formats), shares, where)
+
+
+def png(shown: RangesChart) -> bytes:
+    import math
+
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(SIZE, DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    above = figure.add_axes((0.075, 0.52, 0.9, 0.30))
+    below = figure.add_axes((0.075, 0.15, 0.9, 0.35), sharex=above)
+    above.bar(list(shown.shares), [100 * share for share in shown.shares.values()], width=1.0, align="edge", color=EACH,
+              edgecolor=INK, linewidth=0.3)
+    above.set_ylabel("% of values", fontsize=8.5, color=INK)
+    for row, format in enumerate(reversed(shown.formats)):
+        tiny, normal, large = (math.log2(x) for x in (format.smallest, format.smallest_normal, format.largest))
+        below.barh(row, large - normal, left=normal, height=0.55, color=RATE)
+        below.barh(row, normal - tiny, left=tiny, height=0.55, color="white", edgecolor=RATE, linewidth=0.8)
+    left = min(min(shown.shares), *(math.log2(f.smallest_normal) for f in shown.formats if f.exponent < 8)) - 6
+    below.set(xlim=(left, 20), yticks=range(len(shown.formats)), ylim=(-0.5, len(shown.formats) - 0.5))
+    below.set_yticklabels([f.name for f in reversed(shown.formats)], fontsize=8.5)
+    below.set_xlabel("magnitude, as a power of two; filled: normal numbers, hollow: subnormal, with fewer bits",
+                     fontsize=8.5, color=INK)
+    for axes in (above, below):
+        axes.tick_params(labelsize=8.5, colors=INK, length=0)
+        axes.grid(axis="x", color=GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+    above.tick_params(labelbottom=False)
+    figure.text(0.008, 0.935, shown.title, fontsize=10.5, fontweight="bold", color=INK)
+    figure.text(0.008, 0.868, shown.where, fontsize=8, color=FAINT)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
