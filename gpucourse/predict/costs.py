@@ -6,6 +6,7 @@ from functools import cache
 from gpucourse.catalog.jobs import Precision
 from gpucourse.catalog.shapes import Shape
 from gpucourse.predict import network, tape
+from gpucourse.predict.axes import Axes
 from gpucourse.predict.sizes import Size, size
 from gpucourse.predict.tape import High
 
@@ -26,45 +27,45 @@ class Block:
 
 @dataclass(frozen=True)
 class Head:
-    """Highest moments of the head proper (norm, output matrix) and of the loss, which comes after the model."""
+    """Highest moments of the head proper (norm, output matrix) and of the loss, which comes after the model.
+
+    keeps_stream: whether the last block's output is still needed once the model has returned.
+    """
 
     kept: Size
+    keeps_stream: bool
     forward: High
     loss_forward: High
     loss_backward: High
     backward: High
 
 
-def stream(precision: Precision) -> Size:
+def stream(precision: Precision, axes: Axes) -> Size:
     """The residual stream, as blocks hand it on."""
-    return size("n h", precision.weights)
-
-
-def dimensions(shape: Shape, tokens: int) -> dict[str, int]:
-    return dict(n=tokens, h=shape.hidden, k=shape.kv_hidden, f=shape.ffn, a=shape.heads, V=shape.vocab)
+    return size(f"{axes.stream} h", precision.weights)
 
 
 @cache
-def block(shape: Shape, precision: Precision, tokens: int, recompute: bool, again: bool) -> Block:
+def block(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute: bool, again: bool) -> Block:
     """A block's costs for `tokens` in a forward pass. again: gradients exist already."""
-    ops, dims = network.block(shape, precision), dimensions(shape, tokens)
-    given = {network.STREAM: stream(precision)}
+    ops, dims = network.block(shape, precision, axes), axes.values(shape, tokens)
+    given = {network.STREAM: stream(precision, axes)}
     kept = tape.kept(ops, given)
     forward = tape.highest(tape.forward(ops, dims, keep=not recompute))
     backward = tape.highest(tape.backward(ops, dims, given, again))
     if not recompute:
         return Block(kept, kept, forward, backward)
-    stays = stream(precision)
+    stays = stream(precision, axes)
     keeps_stream = any(network.STREAM in op.keeps for op in ops)
     brought_back = kept.at(dims) - stays.at(dims) * keeps_stream
     return Block(kept, stays, forward, High(backward.bytes + brought_back, backward.at))
 
 
 @cache
-def head(shape: Shape, precision: Precision, tokens: int, widened: bool, again: bool) -> Head:
+def head(shape: Shape, precision: Precision, axes: Axes, tokens: int, widened: bool, again: bool) -> Head:
     """The head's costs; widened: the model itself hands out fp32 logits."""
-    model, loss = network.head(shape, precision, widened)
-    dims, given = dimensions(shape, tokens), {network.STREAM: stream(precision)}
+    model, loss = network.head(shape, precision, axes, widened)
+    dims, given = axes.values(shape, tokens), {network.STREAM: stream(precision, axes)}
     of_loss = {op.name for op in loss}
 
     def apart(highs: list[High], of_loss: set[str]) -> tuple[High, High]:
@@ -75,4 +76,5 @@ def head(shape: Shape, precision: Precision, tokens: int, widened: bool, again: 
     in_forward = of_loss - {network.WIDE_LOGITS} if widened else of_loss
     forward, loss_forward = apart(tape.forward(model + loss, dims), in_forward)
     backward, loss_backward = apart(tape.backward(model + loss, dims, given, again), of_loss)
-    return Head(tape.kept(model + loss, given), forward, loss_forward, loss_backward, backward)
+    keeps_stream = any(network.STREAM in op.keeps for op in model)
+    return Head(tape.kept(model + loss, given), keeps_stream, forward, loss_forward, loss_backward, backward)

@@ -58,6 +58,7 @@ def described(step: Step) -> dict[str, tuple[str, str, str]]:
     """Category, formula and source of each part, in the order of the ledger."""
     last, head, units = step.blocks[-1], step.head, step.units
     low, table = step.precision.gradients, count(step.own.embedding)
+    made = count(step.own.table_gradient)
     recomputed = f"{formula(last.kept)}, and " * (step.job.recompute == "full")
     unreduced = f"{low} × the elements whose gradients are not yet shared out"
     one = "each block between its forward and its backward" if units.kept else "one block"
@@ -73,7 +74,7 @@ def described(step: Step) -> dict[str, tuple[str, str, str]]:
         at.STREAM: ("temporaries", formula(step.stream_size), ""),
         at.WAITING: ("temporaries", f"{low} × {table:,}", ""),
         at.BLOCK_BACKWARD: ("temporaries", f"{recomputed}at {last.backward.at}", ""),
-        at.EMBEDDING: ("temporaries", f"{low} × {table:,}" + " made, and added to the head's" * at.adding(step), ""),
+        at.EMBEDDING: ("temporaries", f"{low} × {made:,}" + " made, and added to the head's" * at.adding(step), ""),
         at.GATHERED: ("gathered", f"{units.ends:,} outside of the blocks, {units.block:,} for {one}", FULLY_SHARD),
         at.GATHERING: ("gathered", f"{units.block:,} for a block on its way", FULLY_SHARD),
         at.UNREDUCED: ("gathered", unreduced, FULLY_SHARD),
@@ -91,5 +92,5 @@ def kept(step: Step) -> str:
 def temporaries(step: Step) -> str:
     width = step.bytes.moments
     if step.job.foreach:
-        return f"one list for all tensors, {width} × {step.all_elements('optimizer'):,}"
+        return f"one list for all tensors, {width} × {at.temporaries(step) // width:,}"
     return f"two for a tensor and one of the tensor before, {width} × {at.largest_pair(step):,}"

@@ -1,7 +1,7 @@
 """The memory of one training step of one rank, in closed form."""
 
+from gpucourse.catalog.divides import must_divide
 from gpucourse.catalog.jobs import Job
-from gpucourse.catalog.layouts import Layout
 from gpucourse.catalog.shapes import Shape
 from gpucourse.errors import BadInput
 from gpucourse.evidence import ALL_INSTANTS, MIDDLE
@@ -31,11 +31,12 @@ def memory(shape: Shape, job: Job) -> Ledger:
 def check(shape: Shape, job: Job) -> None:
     if job.seq > shape.context:
         raise BadInput(f"seq {job.seq} is longer than the context of {shape.name}: {shape.context}")
+    must_divide(shape, job)
     lacking = [name for name in LACKING if getattr(shape, name)]
     if lacking or shape.heads * shape.head_size != shape.hidden:
         raise BadInput(f"{shape.name} has {', '.join(lacking) or 'heads × head size other than hidden'}: "
                        "its memory is not predicted yet; use a GPT-2 or Llama style shape")
-    unlike = Layout(**{field: getattr(job.layout, field) for field in ("dp", "shard", "reshard", "bucket_view")})
+    unlike = job.layout.but(pp=1, chunks=1, schedule="1f1b", cp=1, ep=1)
     partly = job.recompute in ("attention", "op")
     awaited = {f"{job.layout}": job.layout != unlike, f"recompute {job.recompute}": partly,
                "adamw-8bit": job.optimizer == "adamw-8bit", "chunked-loss": job.chunked_loss, "offload": job.offload,

@@ -78,9 +78,9 @@ def loss(step: Step) -> Iterator[Moment]:
     yield Moment("loss", common | saved | {LOSS_BACKWARD: head.loss_backward.bytes})
     yield Moment("loss", common | saved | {LOSS_BACKWARD: head.backward.bytes} | next_gathered)
     again = recomputed_layers(step.job.recompute, step.layers)
-    stays = step.stream + sum(again) * cached_copies(step)
-    yield Moment("loss", common | {HEAD_FORWARD: stays + head.loss_forward.bytes})
-    yield Moment("loss", common | {HEAD_FORWARD: stays + head.forward.bytes, GATHERING: units.block})
+    copies = sum(again) * cached_copies(step)
+    yield Moment("loss", common | {HEAD_FORWARD: copies + step.stream * head.keeps_stream + head.loss_forward.bytes})
+    yield Moment("loss", common | {HEAD_FORWARD: copies + step.stream + head.forward.bytes, GATHERING: units.block})
 
 
 def block_backward(step: Step, i: int) -> Iterator[Moment]:
@@ -107,26 +107,39 @@ def block_backward(step: Step, i: int) -> Iterator[Moment]:
 def embedding_backward(step: Step) -> Iterator[Moment]:
     """The token table's gradient; with sharded weights then the reduction of all gradients outside of the blocks."""
     units, own = step.units, step.own
-    table = step.precision.gradients * count(own.embedding)
-    adds = adding(step)
-    common = gradients(step, step.layers)
-    positions = count(own.positions)
+    made, parts = (step.precision.gradients * count(part) for part in (own.table_gradient, own.embedding))
+    common = gradients(step, step.layers) | {WAITING: waiting(step), GATHERED: units.ends,
+                                             REDUCING: units.block_reduced}
+    positions = count(own.positions_gradient)
     if step.sharded:
         common[UNREDUCED] += step.precision.gradients * positions
     elif not step.gradients_stay:
         common[GRADIENTS] += step.bytes.gradients * positions
-    yield Moment("embedding", common | {STREAM: 0 if adds else step.stream, WAITING: waiting(step),
-                                        EMBEDDING: table * (2 if adds else 1), GATHERED: units.ends,
-                                        REDUCING: units.block_reduced})
+    whole = step.whole_stream  # under sequence parallelism its gradient is gathered first
+    if whole > step.stream:
+        yield Moment("embedding", common | {STREAM: step.stream + 2 * whole})
+    if adding(step):
+        yield Moment("embedding", common | {EMBEDDING: made + parts * (2 if step.axes.tp > 1 else 1)})
+    else:
+        yield Moment("embedding", common | {STREAM: whole, EMBEDDING: made})
     if step.sharded:
+        summing = step.precision.gradients * (count(own.ends_gradients) + summed_first(step))
+        yield Moment("embedding", common | {WAITING: 0, UNREDUCED: summing})
         waits = reduction(step, own.ends, units.ends_reduced)
-        yield Moment("embedding", common | {UNREDUCED: waits, REDUCING: units.ends_reduced})
+        yield Moment("embedding", common | {WAITING: 0, GATHERED: 0, UNREDUCED: waits, REDUCING: units.ends_reduced})
 
 
 def reduction(step: Step, unit: tuple[Tensor, ...], reduced: int) -> int:
     """Gradients beside the reduce-scatter's input: a unit's own, or its last and the rank's share of the sum."""
     width = step.precision.gradients
     return max(width * count(unit), width * count(unit[-1:]) + reduced // step.layout.replicas)
+
+
+def summed_first(step: Step) -> int:
+    """Elements of a table's gradient, summed over the tensor-parallel ranks and divided, beside the whole one."""
+    if step.axes.tp == 1:
+        return 0
+    return count(step.own.embedding if step.own.head else step.own.positions)
 
 
 def no_gradients(step: Step) -> dict[str, int]:
@@ -156,7 +169,7 @@ def waiting(step: Step) -> int:
 
 def adding(step: Step) -> bool:
     """Whether adding the two is the higher moment, after the stream's gradient is gone."""
-    return waiting(step) > step.stream
+    return waiting(step) > step.whole_stream
 
 
 def positions_gradient(step: Step) -> int:
@@ -165,7 +178,7 @@ def positions_gradient(step: Step) -> int:
     if not own.positions or step.gradients_stay or step.sharded:
         return 0
     summed = step.precision.weights * step.job.seq * step.shape.hidden
-    return step.bytes.gradients * (count(own.block) + count(own.positions)) + summed
+    return step.bytes.gradients * (count(own.block) + count(own.positions_gradient)) + summed
 
 
 def cached_copies(step: Step) -> int:
@@ -182,7 +195,8 @@ def temporaries(step: Step) -> int:
     if job.optimizer != "adamw" or job.fused:
         return 0
     if job.foreach:
-        return width * step.all_elements("optimizer")
+        apart = step.undivided_elements  # a list holds tensors of one mesh: those that are not divided have their own
+        return width * max(step.all_elements("optimizer") - apart, apart)
     return width * largest_pair(step)
 
 

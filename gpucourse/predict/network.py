@@ -6,6 +6,7 @@ ones on a CPU: what each node saves is read off its derivative formula, and each
 
 from gpucourse.catalog.jobs import Precision
 from gpucourse.catalog.shapes import Shape
+from gpucourse.predict.axes import WHOLE, Axes
 from gpucourse.predict.sizes import NOTHING, Size, size
 from gpucourse.predict.tape import Op
 
@@ -13,53 +14,100 @@ STREAM = "x0"  # the residual stream as a list of operations finds it
 WIDE_LOGITS = "logits as fp32"
 
 
-def block(shape: Shape, precision: Precision) -> list[Op]:
+def block(shape: Shape, precision: Precision, axes: Axes = WHOLE) -> list[Op]:
     """x + attention(norm(x)), then x + mlp(norm(x)); models/transformer.py line by line."""
-    attend, normed = attention(shape, precision), "attention norm"
-    first = [*norm(shape, precision, normed, STREAM), *attend,
-             *residual(precision, "attention added", STREAM, "attention out")]
-    feed, normed = mlp(shape, precision), "mlp norm"
-    return first + [*norm(shape, precision, normed, "attention added"), *feed,
-                    *residual(precision, "mlp added", "attention added", "mlp down")]
+    return [*norm(shape, precision, axes, "attention norm", STREAM),
+            *attention(shape, precision, axes),
+            *residual(precision, axes, "attention added", STREAM, "attention out"),
+            *norm(shape, precision, axes, "mlp norm", "attention added"),
+            *mlp(shape, precision, axes),
+            *residual(precision, axes, "mlp added", "attention added", "mlp down")]
 
 
-def head(shape: Shape, precision: Precision, widened: bool = False) -> tuple[list[Op], list[Op]]:
+def head(shape: Shape, precision: Precision, axes: Axes = WHOLE, widened: bool = False) -> tuple[list[Op], list[Op]]:
     """Final norm and output matrix; and, outside of the model, cross-entropy. Logits live until the loss is known.
 
     Autocast computes the loss in fp32 from 16-bit logits that the training loop holds; where the model itself hands
     out fp32 (`widened`), nobody does.
     """
-    ops = [*norm(shape, precision, "final norm", STREAM),
-           *linear(precision, "logits", "final norm", "h", "V", bias=False, ends=("final norm",))]
-    given, width = "logits", 4 if precision.autocast or widened else precision.weights
-    loss = []
+    spread = axes.tp > 1 and not axes.loss  # each rank multiplies its part of the vocabulary, then all are gathered
+    made, vocab = ("logits/t" if spread else "logits"), ("V" if spread else axes.part("V"))
+    begin, x, saved = enter(precision, axes, "head input", "final norm")
+    ops = [*norm(shape, precision, axes, "final norm", STREAM), *begin,
+           *linear(precision, made, x, "h", axes.part("V"), bias=False, saved=saved, ends=("final norm",))]
+    if spread:
+        whole = size("n V", precision.compute)
+        ops.append(Op("logits", "logits", whole, uses=(made,), forward_work=whole, ends=(made,)))
+    given, width, loss = "logits", 4 if precision.autocast or widened else precision.weights, []
     if width != precision.compute:
         given = WIDE_LOGITS
-        loss.append(Op(given, given, size("n V", 4), uses=("logits",), ends=("logits",) if widened else ()))
-    return ops, [
-        *loss,
-        Op("log-softmax", "log-softmax", size("n V", width), uses=(given,), keeps=("log-softmax",)),
+        loss.append(Op(given, given, size(f"n {vocab}", 4), uses=("logits",), ends=("logits",) if widened else ()))
+    logits = size(f"n {vocab}", width)
+    if not axes.loss:
+        return ops, [*loss, *whole_loss(given, logits)]
+    exact = size(f"n {vocab}", 4)
+    return ops, [*loss, *divided_loss(given, logits, exact if width == 4 else 3 * exact)]
+
+
+def whole_loss(given: str, logits: Size) -> list[Op]:
+    return [
+        Op("log-softmax", "log-softmax", logits, uses=(given,), keeps=("log-softmax",)),
         Op("loss", "loss", Size({(): 4}), uses=("log-softmax",), keeps=("log-softmax",), ends=("logits", given)),
     ]
 
 
-def norm(shape: Shape, precision: Precision, out: str, x: str) -> list[Op]:
+def divided_loss(given: str, logits: Size, shifted: Size) -> list[Op]:
+    """loss_parallel: logits less the largest, exponentials, result; backward makes their gradient in one go.
+
+    shifted: what it makes on the way, in fp32: of 16-bit logits a copy and a result as well.
+    """
+    return [
+        Op("log-softmax", "log-softmax", logits, uses=(given,), keeps=("log-softmax",), passes=True,
+           forward_work=shifted + size("n", 12)),
+        Op("loss", "loss", Size({(): 4}), uses=("log-softmax",), keeps=("log-softmax",), ends=("logits", given),
+           work=2 * logits + size("n", 33) + Size({(): 4})),
+    ]
+
+
+def enter(precision: Precision, axes: Axes, out: str, x: str) -> tuple[list[Op], str, str]:
+    """Where the divided work on x begins: the operations, the tensor that is worked on, the one that is saved.
+
+    Forward, the whole sequence is gathered; backward, the ranks' gradients of x are added up.
+    """
+    whole = size("n h", precision.weights)
+    if axes.tp == 1:
+        return [], x, x
+    if axes.sequence:
+        return [Op(out, out, whole, uses=(x,), forward_work=whole, work=whole)], out, out
+    return [Op(out, out, NOTHING, uses=(x,), grad=whole)], out, x
+
+
+def leave(precision: Precision, axes: Axes, out: str, x: str, ends: tuple[str, ...]) -> list[Op]:
+    """Where the divided work ends: the ranks' results x are added up; backward, their gradient is what each needs."""
+    whole = size("n h", precision.compute)
+    if axes.sequence:
+        return [Op(out, out, size("n/t h", precision.compute), uses=(x,), forward_work=whole, work=whole,
+                   ends=(x, *ends))]
+    return [Op(out, out, whole, uses=(x,), passes=True, ends=(x, *ends))]
+
+
+def norm(shape: Shape, precision: Precision, axes: Axes, out: str, x: str) -> list[Op]:
     """LayerNorm is one node. RMSNorm on a CPU is made of small ones, in fp32 whatever comes in."""
-    width = precision.weights
+    width, n = precision.weights, axes.stream
+    made = size(f"{n} h", width)
     if shape.norm == "layernorm":
-        return [Op(out, out, size("n h", width), uses=(x,), keeps=(x,), aside=size("n", 2 * width),
-                   gradient=size("h", 2 * width))]
-    wide, exact = f"{out}: input", size("n h", 4)
+        return [Op(out, out, made, uses=(x,), keeps=(x,), aside=size(n, 2 * width), gradient=size("h", 2 * width))]
+    wide, exact = f"{out}: input", size(f"{n} h", 4)
     parts = ("squares", "mean", "scale", "scaled", "result")
     squares, mean, scale, scaled, result = (f"{out}: {part}" for part in parts)
     before = [] if width == 4 else [Op(f"{out}: upcast", wide, exact, uses=(x,))]
-    after = [] if width == 4 else [Op(f"{out}: downcast", out, size("n h", width), uses=(result,), ends=(result,))]
+    after = [] if width == 4 else [Op(f"{out}: downcast", out, made, uses=(result,), ends=(result,))]
     wide, result = (x, out) if width == 4 else (wide, result)
     return [
         *before,
         Op(squares, squares, exact, uses=(wide,), keeps=(wide,), work=2 * exact),
-        Op(mean, mean, size("n", 4), uses=(squares,)),
-        Op(scale, scale, size("n", 4), uses=(mean,), keeps=(scale,), ends=(squares, mean)),
+        Op(mean, mean, size(n, 4), uses=(squares,)),
+        Op(scale, scale, size(n, 4), uses=(mean,), keeps=(scale,), ends=(squares, mean)),
         Op(scaled, scaled, exact, uses=(wide, scale), keeps=(wide, scale), work=exact),
         Op(f"{out}: weight", result, exact, uses=(scaled,), keeps=(scaled,), gradient=size("h", width), work=exact,
            ends=(scaled, scale) if width == 4 else (scaled, scale, wide)),
@@ -68,13 +116,16 @@ def norm(shape: Shape, precision: Precision, out: str, x: str) -> list[Op]:
 
 
 def linear(precision: Precision, out: str, x: str, inner: str, outer: str, bias: bool, cast: bool = True,
-           ends: tuple[str, ...] = ()) -> list[Op]:
-    """out = x · weight + bias. Autocast first casts the weight, and the input where that is fp32 (`cast`)."""
+           saved: str = "", ends: tuple[str, ...] = ()) -> list[Op]:
+    """out = x · weight + bias. Autocast first casts the weight, and the input where that is fp32 (`cast`).
+
+    saved: the tensor whose memory is kept for backward, where x is only another name for it.
+    """
     width = precision.compute
     made = size(f"n {outer}", width)
     parameters = size(f"{inner} {outer}", precision.gradients) + size(outer, precision.gradients if bias else 0)
     if not precision.autocast:
-        return [Op(out, out, made, uses=(x,), keeps=(x,), gradient=parameters, ends=ends)]
+        return [Op(out, out, made, uses=(x,), keeps=(saved or x,), gradient=parameters, ends=ends)]
     weight, ops = f"{out} weight as 16-bit", []
     ops.append(Op(weight, weight, size(f"{inner} {outer}", width), gradient=parameters))
     if cast:
@@ -84,21 +135,32 @@ def linear(precision: Precision, out: str, x: str, inner: str, outer: str, bias:
     return [*ops, Op(out, out, made, uses=(x, weight), keeps=(x, weight), ends=ends)]
 
 
-def attention(shape: Shape, precision: Precision) -> list[Op]:
+def row_linear(precision: Precision, axes: Axes, out: str, x: str, inner: str, bias: bool,
+               ends: tuple[str, ...]) -> list[Op]:
+    """The second matrix of a divided half: each rank has a part of the inner dimension, and of every sum."""
+    if axes.tp == 1:
+        return linear(precision, out, x, inner, "h", bias, cast=False, ends=ends)
+    partial = f"{out}, a rank's part"
+    return [*linear(precision, partial, x, axes.part(inner), "h", bias, cast=False),
+            *leave(precision, axes, out, partial, ends)]
+
+
+def attention(shape: Shape, precision: Precision, axes: Axes) -> list[Op]:
     """q, k, v, rotation, scaled dot-product attention (its flash kernel saves the log-sum-exp), output projection."""
-    width, ops, names = precision.compute, [], []
-    for name, outer in (("q", "h"), ("k", "k"), ("v", "k")):
-        ops += linear(precision, name, "attention norm", "h", outer, shape.bias)
-        names.append(name)
+    width, h, k = precision.compute, axes.part("h"), axes.part("k")
+    ops, x, saved = enter(precision, axes, "attention input", "attention norm")
+    for name, outer in (("q", h), ("k", k), ("v", k)):
+        ops = ops + linear(precision, name, x, "h", outer, shape.bias, saved=saved)
+    names = ["q", "k", "v"]
     if shape.positions == "rope":
-        ops += [*rotate(width, "q rotated", "q", "h"), *rotate(width, "k rotated", "k", "k")]
+        ops += [*rotate(width, "q rotated", "q", h), *rotate(width, "k rotated", "k", k)]
         names[:2] = ["q rotated", "k rotated"]
     return [
         *ops,
-        Op("attention", "attention", size("n h", width), uses=tuple(names), keeps=(*names, "attention"),
-           aside=size("n a", 4)),
-        *linear(precision, "attention out", "attention", "h", "h", shape.bias, cast=False,
-                ends=("attention norm", *names, "attention")),
+        Op("attention", "attention", size(f"n {h}", width), uses=tuple(names), keeps=(*names, "attention"),
+           aside=size(f"n {axes.part('a')}", 4)),
+        *row_linear(precision, axes, "attention out", "attention", "h", shape.bias,
+                    ends=("attention norm", "attention input", *names, "attention")),
     ]
 
 
@@ -118,26 +180,28 @@ def rotate(width: int, out: str, x: str, outer: str) -> list[Op]:
     return ops if width == 4 else [*ops, Op(out, out, narrow, uses=(wide,), ends=(wide,))]
 
 
-def mlp(shape: Shape, precision: Precision) -> list[Op]:
+def mlp(shape: Shape, precision: Precision, axes: Axes) -> list[Op]:
     """GELU: up, gelu, down. SwiGLU: silu(gate) × up, down."""
-    product = size("n f", precision.compute)
-    wide = dict(inner="h", outer="f", bias=shape.bias)
+    f = axes.part("f")
+    product = size(f"n {f}", precision.compute)
+    ops, x, saved = enter(precision, axes, "mlp input", "mlp norm")
+    wide = dict(x=x, inner="h", outer=f, bias=shape.bias, saved=saved)
     if shape.mlp == "gelu":
-        ops = [*linear(precision, "mlp up", "mlp norm", **wide),
+        ops = [*ops, *linear(precision, "mlp up", **wide),
                Op("mlp product", "mlp product", product, uses=("mlp up",), keeps=("mlp up",), ends=("mlp up",))]
     else:
-        ops = [*linear(precision, "mlp gate", "mlp norm", **wide),
+        ops = [*ops, *linear(precision, "mlp gate", **wide),
                Op("silu", "silu", product, uses=("mlp gate",), keeps=("mlp gate",), ends=("mlp gate",)),
-               *linear(precision, "mlp up", "mlp norm", **wide),
+               *linear(precision, "mlp up", **wide),
                Op("mlp product", "mlp product", product, uses=("silu", "mlp up"), keeps=("silu", "mlp up"),
                   ends=("silu", "mlp up"))]
-    return [*ops, *linear(precision, "mlp down", "mlp product", "f", "h", shape.bias, cast=False,
-                          ends=("mlp norm", "mlp product"))]
+    return [*ops, *row_linear(precision, axes, "mlp down", "mlp product", "f", shape.bias,
+                              ends=("mlp norm", "mlp input", "mlp product"))]
 
 
-def residual(precision: Precision, out: str, x: str, added: str) -> list[Op]:
+def residual(precision: Precision, axes: Axes, out: str, x: str, added: str) -> list[Op]:
     """The stream stays in the weights' precision; under autocast a 16-bit gradient is made for what was added."""
-    stream = size("n h", precision.weights)
+    stream = size(f"{axes.stream} h", precision.weights)
     ops, ends = [], (x, added)
     if precision.autocast:
         wide = f"{added} as fp32"

@@ -34,6 +34,7 @@ class Size:
 
 
 NOTHING = Size({})
+DOT = "·"
 
 
 def size(product: str, coefficient: int = 1) -> Size:
@@ -47,10 +48,15 @@ def total(sizes) -> Size:
 
 def formula(of: Size) -> str:
     """`n·(64h + 4a + 16) + 2·V·h`: what every token holds in brackets, the rest after it."""
-    each = {term[1:]: c for term, c in of.terms.items() if term[:1] == ("n",)}
-    rest = [f"{c}·{'·'.join(term)}" if term else str(c) for term, c in of.terms.items() if term[:1] != ("n",)]
-    inner = [f"{c}{'·'.join(term)}" for term, c in each.items()]
-    if len(inner) > 1:
-        return " + ".join([f"n·({' + '.join(inner)})", *rest])
-    return " + ".join([f"{inner[0]}·n" if () in each else f"{next(iter(each.values()))}·n·{'·'.join(next(iter(each)))}"]
-                      * bool(inner) + rest) or "0"
+    parts = [_each_token(of, tokens) for tokens in ("n", "n/t")]
+    rest = [f"{c}·{DOT.join(term)}" if term else str(c) for term, c in of.terms.items()
+            if term[:1] not in (("n",), ("n/t",))]
+    return " + ".join([*filter(None, parts), *rest]) or "0"
+
+
+def _each_token(of: Size, tokens: str) -> str:
+    """The terms that begin with a dimension of tokens."""
+    each = {term[1:]: c for term, c in of.terms.items() if term[:1] == (tokens,)}
+    if len(each) > 1:
+        return f"{tokens}·({' + '.join(f'{c}{DOT.join(term)}' for term, c in each.items())})"
+    return "".join(f"{c}·{DOT.join((tokens, *term))}" if term else f"{c}·{tokens}" for term, c in each.items())

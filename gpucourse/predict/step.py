@@ -7,6 +7,7 @@ from itertools import accumulate
 from gpucourse.catalog.jobs import PRECISIONS, Job, Precision, recomputed_layers
 from gpucourse.catalog.shapes import Shape
 from gpucourse.predict import costs
+from gpucourse.predict.axes import axes
 from gpucourse.predict.sizes import Size
 from gpucourse.predict.tensors import Tensor, Tensors, count, share, tensors
 
@@ -34,19 +35,21 @@ class Step:
         self.shape, self.job, self.layout, self.bytes = shape, job, job.layout, job.bytes
         self.sharded = self.layout.shard == "zero3"
         self.precision = computing(job)
-        self.own: Tensors = tensors(shape)
         self.layers = shape.layers
         # DDP's gradients are views of its buckets, which stay; a new gradient is made and copied in.
         in_buckets = self.layout.shard == "none" and self.layout.replicas > 1 and self.layout.bucket_view
         self.gradients_stay = job.accumulate > 1 or in_buckets
         again = self.gradients_stay and not self.sharded  # unsharded gradients are new in every backward pass
-        self.dims = costs.dimensions(shape, job.tokens)
-        of = (shape, self.precision, job.tokens)
+        self.axes = axes(self.layout)
+        self.dims = self.axes.values(shape, job.tokens)
+        self.own: Tensors = tensors(shape, self.axes)
+        of = (shape, self.precision, self.axes, job.tokens)
         again_forward = recomputed_layers(job.recompute, shape.layers)
         self.blocks = [costs.block(*of, recomputed, again) for recomputed in again_forward]
         self.head = costs.head(*of, self.sharded and self.bytes.autocast, again)
-        self.stream_size = costs.stream(self.precision)
+        self.stream_size = costs.stream(self.precision, self.axes)
         self.stream = self.at(self.stream_size)
+        self.whole_stream = self.precision.weights * job.tokens * shape.hidden
         self.position_ids = 8 * job.seq if shape.positions == "learned" else 0
         # kept_below[i]: what the blocks below block i leave for backward
         stays = {id(block): self.at(block.stays) for block in self.blocks}
@@ -78,6 +81,14 @@ class Step:
         return Units(width * block, width * ends, reduced * block, reduced * ends,
                      width * block // ways if self.bytes.autocast else 0, self.layout.reshard == "never")
 
+    @property
+    def undivided_elements(self) -> int:
+        """Elements of optimizer state of the tensors that tensor parallelism leaves whole."""
+        if self.axes.tp == 1 or self.axes.sequence:
+            return 0
+        norms = self.own.final_norm * (2 * self.layers + 1)
+        return self.elements("optimizer", self.own.positions + norms)
+
     def elements(self, kind: str, part: tuple[Tensor, ...], times: int = 1) -> int:
         """Elements that this rank keeps of a part's weights, gradients or optimizer state."""
         divided = {"weights": ("zero3",), "gradients": ("zero2", "zero3"), "optimizer": ("zero1", "zero2", "zero3")}
@@ -87,11 +98,13 @@ class Step:
         return times * share(part, ways) if self.sharded else -(-times * count(part) // ways)
 
     def all_elements(self, kind: str) -> int:
-        return self.elements(kind, self.own.ends) + self.elements(kind, self.own.block, self.layers)
+        ends = self.own.ends_gradients if kind == "gradients" and not self.sharded else self.own.ends
+        return self.elements(kind, ends) + self.elements(kind, self.own.block, self.layers)
 
     def where(self) -> str:
         names = dict(n="tokens", h="hidden", k="kv hidden", f="ffn", a="heads", V="vocabulary")
-        return " · ".join(f"{letter} {name} {self.dims[letter]:,}" for letter, name in names.items())
+        parts = [f"{letter} {name} {self.dims[letter]:,}" for letter, name in names.items()]
+        return " · ".join([*parts, f"t ranks {self.axes.tp}"] if self.axes.tp > 1 else parts)
 
 
 def computing(job: Job) -> Precision:

@@ -7,24 +7,36 @@ from itertools import chain
 from math import ceil
 
 from gpucourse.catalog.shapes import Shape
+from gpucourse.predict.axes import Axes
 
 Tensor = tuple[int, int]  # rows, columns
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Of one rank: the two embeddings, each block the same, the final norm, the head (none where tied)."""
+    """Of one rank: the two embeddings, each block the same, the final norm, the head (none where tied).
+
+    table_gradient, positions_gradient: what a rank's gradients of the embeddings look like. Tensor parallelism leaves
+    them whole, each rank with its part of the sum, until the optimizer needs them; a tied table's is divided sooner.
+    """
 
     embedding: tuple[Tensor, ...]
     positions: tuple[Tensor, ...]
     block: tuple[Tensor, ...]
     final_norm: tuple[Tensor, ...]
     head: tuple[Tensor, ...]
+    table_gradient: tuple[Tensor, ...]
+    positions_gradient: tuple[Tensor, ...]
 
     @property
     def ends(self) -> tuple[Tensor, ...]:
         """All that belongs to no block."""
         return self.embedding + self.positions + self.final_norm + self.head
+
+    @property
+    def ends_gradients(self) -> tuple[Tensor, ...]:
+        table = self.table_gradient if self.head else self.embedding
+        return table + self.positions_gradient + self.final_norm + self.head
 
     def in_order(self, layers: int) -> Iterable[Tensor]:
         """As `model.parameters()` gives them."""
@@ -42,19 +54,30 @@ def share(tensors: Iterable[Tensor], ways: int) -> int:
 
 
 @cache
-def tensors(shape: Shape) -> Tensors:
-    h, k, f = shape.hidden, shape.kv_hidden, shape.ffn
+def tensors(shape: Shape, axes: Axes) -> Tensors:
+    """Tensor parallelism divides the first matrices of a block by rows, the second by columns, tables by rows."""
+    sizes = axes.values(shape, 1)
+    vocab, context = sizes[axes.part("V")], ceil(shape.context / (axes.tp if axes.sequence else 1))
+    h = shape.hidden
     norm = ((h, 1),) if shape.norm == "rmsnorm" else ((h, 1), (h, 1))
 
-    def linear(inner: int, outer: int) -> tuple[Tensor, ...]:
-        return ((outer, inner), (outer, 1)) if shape.bias else ((outer, inner),)
+    def first(outer: str) -> tuple[Tensor, ...]:
+        rows = sizes[axes.part(outer)]
+        return ((rows, h), (rows, 1)) if shape.bias else ((rows, h),)
 
-    attention = linear(h, h) + linear(h, k) + linear(h, k) + linear(h, h)
-    mlp = linear(h, f) * (2 if shape.mlp == "swiglu" else 1) + linear(f, h)
+    def second(inner: str) -> tuple[Tensor, ...]:
+        columns = sizes[axes.part(inner)]
+        return ((h, columns), (h, 1)) if shape.bias else ((h, columns),)
+
+    attention = first("h") + first("k") + first("k") + second("h")
+    mlp = first("f") * (2 if shape.mlp == "swiglu" else 1) + second("f")
+    learned = shape.positions == "learned"
     return Tensors(
-        embedding=((shape.vocab, h),),
-        positions=((shape.context, h),) if shape.positions == "learned" else (),
+        embedding=((vocab, h),),
+        positions=((context, h),) * learned,
         block=norm + attention + norm + mlp,
         final_norm=norm,
-        head=() if shape.tied else ((shape.vocab, h),),
+        head=() if shape.tied else ((vocab, h),),
+        table_gradient=((shape.vocab, h),),
+        positions_gradient=((shape.context, h),) * learned,
     )

@@ -1,0 +1,25 @@
+"""Whether a layout can divide a model at all: heads, widths, layers, experts, sequence."""
+
+from gpucourse.catalog.jobs import Job
+from gpucourse.catalog.shapes import Shape
+from gpucourse.errors import BadInput
+
+
+def must_divide(shape: Shape, job: Job) -> None:
+    """BadInput for the first part of `shape` that job.layout cannot divide evenly, with what it is and has to be."""
+    layout = job.layout
+    _even("tp", layout.tp, {"heads": shape.heads, "kv heads": shape.kv_heads, "ffn": shape.ffn}, shape.name)
+    if layout.sequence_parallel:
+        _even("tp with sequence-parallel", layout.tp, {"tokens of a sequence": job.seq}, "the job")
+    _even("cp", layout.cp, {"tokens of a sequence": job.seq}, "the job")
+    if layout.ep > 1:
+        _even("ep", layout.ep, {"experts": shape.experts.count if shape.experts else 0}, shape.name)
+    if layout.stages > shape.layers:
+        raise BadInput(f"pp {layout.pp} × chunks {layout.chunks} is {layout.stages} stages; {shape.name} has "
+                       f"{shape.layers} layers: use at most as many stages")
+
+
+def _even(axis: str, ranks: int, sizes: dict[str, int], owner: str) -> None:
+    for what, size in sizes.items():
+        if not size or size % ranks:
+            raise BadInput(f"{axis} is {ranks}; {owner} has {size} {what}: use a number that divides them")
