@@ -7,8 +7,6 @@ import mmap
 import os
 import tempfile
 
-import numpy
-
 CHANNELS, DEPTH = 4096, 1024  # moments that a channel keeps: so many transfers may be under way
 BYTES = CHANNELS * DEPTH * 8
 
@@ -28,7 +26,7 @@ class Clocks:
     """The shared memory as one rank sees it. store: of the whole launch."""
 
     def __init__(self, descriptor: int, store):
-        self._moments = numpy.frombuffer(mmap.mmap(descriptor, BYTES), numpy.float64).reshape(CHANNELS, DEPTH)
+        self._moments = memoryview(mmap.mmap(descriptor, BYTES)).cast("d", (CHANNELS, DEPTH))
         self._store = store
         self._channels: dict[str, int] = {}
 
@@ -47,4 +45,4 @@ class Clocks:
         """The moment that another rank told; an older one where it has not come so far. Waits for the channel."""
         if name not in self._channels:
             self._channels[name] = int(self._store.get(name))
-        return float(self._moments[self._channels[name], number % DEPTH])
+        return self._moments[self._channels[name], number % DEPTH]

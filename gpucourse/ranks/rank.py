@@ -17,7 +17,6 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from gpucourse import measure
 from gpucourse.ranks import messages, pickling, timeline
 from gpucourse.ranks.report import Raised, Returned
 from gpucourse.settings import adopt_environment
@@ -99,11 +98,19 @@ def join(job: dict, clocks_fd: int, store_fd: list[int]) -> None:
 
         paced.register(job["link"], Clocks(clocks_fd, store))
         dist.init_process_group("paced", **common)
-    elif measure.gpu_count() >= world_size:
+    elif gpu_count() >= world_size:
         torch.accelerator.set_device_index(rank)
         dist.init_process_group("cpu:gloo,cuda:nccl", device_id=torch.device("cuda", rank), **common)
     else:
         dist.init_process_group("gloo", **common)
+
+
+def gpu_count() -> int:
+    if not torch.accelerator.is_available():
+        return 0
+    from gpucourse import measure  # costs a tenth of a second
+
+    return measure.gpu_count()
 
 
 def raised(error: BaseException) -> Raised:

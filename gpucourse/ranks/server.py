@@ -54,7 +54,6 @@ def main(control_fd: int, forks: bool) -> None:
 def load(modules: tuple[str, ...]) -> None:
     for name in modules:
         import_module(name)
-    gc.collect()
     gc.freeze()  # forked copies share what is never collected
 
 
