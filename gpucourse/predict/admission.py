@@ -4,7 +4,7 @@ A rule is admit(waiting, running, blocks, block_size) → how many from the fron
 request it sees `prompt` and `answer`, its tokens, and `done`, those of the answer that exist already.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from gpucourse.predict.paging import blocks_for
@@ -19,16 +19,16 @@ class Seen(Protocol):
 def greedy(waiting: Sequence[Seen], running: Sequence[Seen], blocks: int, block_size: int) -> int:
     """As many as the blocks that are free this moment hold, one token further than they are."""
     free = blocks - sum(blocks_for(r.prompt + r.done, block_size) for r in running)
-    return leading([blocks_for(w.prompt + w.done + 1, block_size) for w in waiting], free)
+    return leading((blocks_for(w.prompt + w.done + 1, block_size) for w in waiting), free)
 
 
 def reserving(waiting: Sequence[Seen], running: Sequence[Seen], blocks: int, block_size: int) -> int:
     """As many as can all run to their full length: nobody is ever pre-empted."""
     free = blocks - sum(blocks_for(r.prompt + r.answer, block_size) for r in running)
-    return leading([blocks_for(w.prompt + w.answer, block_size) for w in waiting], free)
+    return leading((blocks_for(w.prompt + w.answer, block_size) for w in waiting), free)
 
 
-def leading(needs: Sequence[int], free: int) -> int:
+def leading(needs: Iterable[int], free: int) -> int:
     """How many of `needs`, from the front, fit into `free` together; the first that does not ends the count."""
     count = 0
     for need in needs:
