@@ -130,8 +130,9 @@ def run_grow(function):
         count = random.randint(24, 60)
         free, tables, lengths = list(range(count)), {}, {}
         random.shuffle(free)
-        for _ in range(300):
+        for step in range(300):
             sequence, tokens = random.randrange(7), random.choice((1, 1, 2, size - 1, size, 2 * size + 1))
+            tokens = tokens if step else size * count + 1  # the first asks for more than there is
             table, length = tables.setdefault(sequence, []), lengths.get(sequence, 0)
             if length and random.random() < 0.12:  # it has ended: the server gives its blocks back
                 free += tables.pop(sequence)
