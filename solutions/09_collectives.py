@@ -42,7 +42,7 @@ print(f"gradients of gpt2-xl: {gradients / GiB:.2f} GiB, to be agreed on after e
 
 # %% [markdown]
 # ## Predict
-# Below, two processes add up a buffer over a link that carries 0.4 GB/s in each direction and takes 0.5 ms for each message, however short. Write down how long one all-reduce of 4 KiB and one of 16 MiB will take, in ms.
+# Below, two processes add up a buffer over a link that carries 0.4 GB/s in each direction and takes 1 ms for each message, however short. Write down how long one all-reduce of 4 KiB and one of 16 MiB will take, in ms.
 
 # %%
 mine = guess("09.g1", {"all-reduce of 4 KiB": ..., "all-reduce of 16 MiB": ...}, "ms")
@@ -102,7 +102,7 @@ print(columns_text(table))
 # The first rules for small buffers, the second for large ones, and they are equal at $S = n\,\alpha/\beta$. A *tree* needs only about $2\log_2 n$ messages one after another; that is why libraries use trees for small buffers over many ranks and rings for large ones.
 
 # %% tags=["nbval-check-output"]
-here = link("0.4:500")  # GB/s : µs
+here = link("0.4:1000")  # GB/s : µs
 expected = {f"all-reduce of {name}": cost.seconds("all-reduce", size, 2, here) * 1e3
             for name, size in (("4 KiB", 4 * KiB), ("16 MiB", 16 * MiB))}
 turn = cost.half_size("all-reduce", 2, here)
@@ -133,7 +133,7 @@ def time_all_reduce(sizes: list[int], repeats: int) -> list[float]:
 
 # %% tags=["nbval-ignore-output"]
 sizes = [4 * KiB, 16 * KiB, 64 * KiB, 256 * KiB, 1 * MiB, 4 * MiB, 16 * MiB]
-paced = ranks.run(time_all_reduce, 2, sizes, 7, link="0.4:500")[0]
+paced = ranks.run(time_all_reduce, 2, sizes, 7, link="0.4:1000")[0]
 fitted = cost.fit("all-reduce", 2, sizes[::2], paced[::2])  # from every other size
 print(f"fitted to four sizes: {fitted.bandwidth / 1e9:.3f} GB/s and {fitted.latency * 1e6:.0f} µs")
 for size, seen in zip(sizes[1::2], paced[1::2], strict=True):
