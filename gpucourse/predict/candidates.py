@@ -45,7 +45,7 @@ def divisors(number: int) -> list[int]:
 
 def _axes(shape: Shape, cluster: Cluster, seq: int) -> Iterator[tuple[int, int, int]]:
     """(tp, pp, cp) that the shape, the sequence and the cluster allow."""
-    for tp in divisors(gcd(cluster.gpus, shape.kv_heads)):
+    for tp in divisors(gcd(cluster.gpus, shape.kv_heads, shape.ffn, seq)):
         if cluster.leaves(1, tp):
             continue
         for pp in divisors(gcd(cluster.gpus // tp, shape.layers)):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gpucourse.catalog.cluster import Cluster
+from gpucourse.catalog.divides import must_divide
 from gpucourse.catalog.gpus import Gpu
 from gpucourse.catalog.jobs import Job
 from gpucourse.catalog.links import Link
@@ -77,6 +78,7 @@ def plan(shape: Shape, job: Job, cluster: Cluster, flops: float = 0.0) -> Plan:
 def step(shape: Shape, job: Job, cluster: Cluster, flops: float) -> tuple[Carried, float, StepTime]:
     """What is sent and over which link, the bubble, and the time: a prediction without the memory."""
     layout = job.layout
+    must_divide(shape, job)
     if layout.ranks > cluster.gpus:
         raise BadInput(f"{layout} is {layout.ranks} ranks; there are {cluster.gpus} GPUs")
     carried, waits = tuple(over(cluster, layout, step_traffic(shape, job))), bubble(job)
