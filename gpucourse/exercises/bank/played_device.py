@@ -44,7 +44,7 @@ def run_seconds_of(function):
     """One device for each fault, so that each has its own line, and one with all of them."""
     draw = random.Random()
     work, launch = draw.uniform(1e-3, 5e-3), draw.uniform(1e-5, 2e-4)
-    stumble, cached, warmup = draw.uniform(0.05, 0.2), draw.uniform(0.2, 0.5), draw.randint(12, 15)
+    stumble, cached, warmup = draw.uniform(0.05, 0.2), draw.uniform(0.2, 0.5), draw.randint(16, 20)  # > repeats
     devices = (
         ("a device that queues", PlayedDevice(work, launch),
          "A launch was timed, or more than one call was in the queue. The clock starts on an idle device and stops "
