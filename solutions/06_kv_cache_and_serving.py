@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import torch
 
 from gpucourse import check, compare, guess, hint, measure, models, predict, question, solution, watch
-from gpucourse.catalog import GiB, Job, KiB, MiB, gpt, gpu, llama, pick, published, seconds_text, shape
+from gpucourse.catalog import GiB, Job, KiB, gpt, gpu, llama, pick, published, seconds_text, shape
 from gpucourse.evidence import Figure, Readings, column, columns_text
 from gpucourse.live.roofline import roofline
 from gpucourse.live.serving import batches, queue
@@ -274,30 +274,31 @@ cache_ratio = measure.alternate(lambda: decoding.generate(model, prompt, answer_
 print(cache_ratio)
 
 # %% [markdown]
-# Then the two prices that a server pays: a decode step by the number of requests in it, and a prefill by its tokens. These are the only clocks that the simulation below will have. All are timed in turn, round after round, so that a busy moment of the machine hits each of them; and beside them eight whole answers, for a comparison later.
+# Then the two prices that a server pays: a decode step by the number of requests in it, and a prefill by its tokens. These are the only clocks that the simulation below will have. A decode step is timed as one of four in a row, as it comes in use. All are timed in turn, round after round, so that a busy moment of the machine hits each of them; and beside them eight whole answers, for a comparison later.
 
 # %% tags=["nbval-ignore-output"]
-held = prompt_length + answer_length // 2  # tokens that each request holds, about the middle of its answer
+held = (prompt_length + answer_length) // 2  # tokens that each request of a decode step holds
 eight = torch.randint(256, (8, 32), device=here.torch)  # [8, T]: prompts of 32 tokens
 
 
-def passing(batch: int, past: int, new: int):
-    """A call that passes `new` tokens of each of `batch` requests that hold `past` tokens."""
-    cache = decoding.cache(model, batch, past + new)
+def passing(batch: int, past: int, new: int, times: int = 1):
+    """A call that passes `new` tokens of each of `batch` requests that hold `past` tokens, `times` times."""
+    cache = decoding.cache(model, batch, past + times * new)
     tokens = torch.randint(256, (batch, new), device=here.torch)
 
     def call():
         cache.length = past
-        decoding.step(model, tokens, cache)
+        for _ in range(times):
+            decoding.step(model, tokens, cache)
     return call
 
 
-calls = {f"decode {b}": passing(b, held, 1) for b in (1, 2, 4, 8, 16, 32)}
+calls = {f"decode {b}": passing(b, held, 1, times=4) for b in (1, 2, 4, 8, 16, 32)}
 calls |= {f"prefill {b}": passing(b, 0, 32) for b in (1, 4, 16)}
 calls["eight answered"] = lambda: decoding.generate(
     model, eight, answer_length, decoding.cache(model, 8, 32 + answer_length))
-took = {name: statistics.median(seconds) for name, seconds in in_turn(calls, rounds=7).items()}
-decode_points = {b: took[f"decode {b}"] for b in (1, 2, 4, 8, 16, 32)}
+took = {name: statistics.median(seconds) for name, seconds in in_turn(calls, rounds=5).items()}
+decode_points = {b: took[f"decode {b}"] / 4 for b in (1, 2, 4, 8, 16, 32)}
 prefill_points = {b * 32: took[f"prefill {b}"] for b in (1, 4, 16)}
 batches("A larger batch: many more tokens a second, and each of them later", decode_points,
         f"one decode step, {held} tokens held by each request, measured on {here.label}")
