@@ -93,7 +93,8 @@ def test_numbers(value, text):
     assert number(value) == text
 
 
-@pytest.mark.parametrize("fraction, text", [(0.009, "+0.9 %"), (-0.25, "-25 %"), (1e-7, "0 %"), (0.0042, "+0.42 %"), (1.7, "+170 %")])
+@pytest.mark.parametrize("fraction, text", [(0.009, "+0.9 %"), (-0.25, "-25 %"), (1e-7, "0 %"), (0.0042, "+0.42 %"),
+                                            (1.7, "+170 %")])
 def test_percents(fraction, text):
     assert percent(fraction) == text
 

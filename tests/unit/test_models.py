@@ -83,7 +83,8 @@ def test_a_step_passes_the_instants_in_their_order(recompute):
     training.follow(seen.append)
     training()
     assert [instant for instant in seen if instant in INSTANTS] == list(INSTANTS)
-    assert seen == ["forward", "loss", "last block", "middle blocks", "first block", "embedding", "step", "end"]
+    assert seen[:3] == ["forward", "loss", "last block"] and seen[-4:] == ["first block", "embedding", "step", "end"]
+    assert len(seen) == 8  # and one block between the last and the first
 
 
 def test_text_is_bytes_with_targets_one_later():
