@@ -35,6 +35,7 @@ def place(model: Transformer, plan: Sequence[str], note: Callable[[Tensor], obje
         vars(block).pop("forward", None)  # a plan replaces an earlier one
         if word != "none":
             block.forward = recomputed(block.forward, word, note)
+    model.recomputed = [False] * len(plan)  # the plan is in the blocks now
     return model
 
 
