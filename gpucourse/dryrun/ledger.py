@@ -6,8 +6,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gpucourse.catalog import Job, Shape
+from gpucourse.dryrun.pipeline import Stage, stage_part
 from gpucourse.dryrun.processes import one_rank_of
 from gpucourse.dryrun.quiet import quiet_propagation
+from gpucourse.errors import BadInput
 from gpucourse.measure.live_storages import LiveStorages
 from gpucourse.models import Training
 from gpucourse.models.instants import in_forward
@@ -25,6 +27,7 @@ class InstantLedger(LiveStorages):
         self.instant = None
         self.at: dict[str, Counter] = {}
         self.operation_at: dict[str, str] = {}
+        self.began: dict[str, Counter] = {}  # what was alive when the instant last began
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops._c10d_functional.wait_tensor.default:
@@ -33,6 +36,7 @@ class InstantLedger(LiveStorages):
 
     def mark(self, instant: str) -> None:
         self.instant = instant
+        self.began[instant] = Counter(self.by_tag)
         self._keep()
 
     def tag(self, func) -> str:
@@ -49,18 +53,27 @@ class InstantLedger(LiveStorages):
             self.operation_at[self.instant] = self.operation
 
 
-def step_ledger(shape: Shape, job: Job) -> InstantLedger:
-    """The second training step of (shape, job) on fake CPU tensors: no memory is allocated, nothing is computed."""
-    if job.layout.ranks == 1:
+def step_ledger(shape: Shape, job: Job, rank: int = 0) -> InstantLedger:
+    """The second training step of (shape, job) on fake CPU tensors: no memory is allocated, nothing is computed.
+
+    rank: of the pipeline, where job.layout has one.
+    """
+    layout = job.layout
+    for name, used in {"DDP and ZeRO-1 and 2": layout.dp > 1 and layout.shard != "zero3", "cp": layout.cp > 1,
+                       "ep": layout.ep > 1}.items():
+        if used:
+            raise BadInput(f"{name} has no dry run; use predict.memory, or measure on real ranks")
+    if layout.ranks == 1:
         with FakeTensorMode():
             return second_step(Training(shape, job))
     from gpucourse.models.parallel import laid_out  # DTensor takes half a second to import
 
-    with one_rank_of(job.layout.ranks), quiet_propagation():
-        model = laid_out(shape, job, "meta")  # on meta, as meshes cannot be made of fake tensors
+    part = stage_part(shape, layout, rank) if layout.pp > 1 else None
+    with one_rank_of(layout.ranks), quiet_propagation():
+        model = laid_out(shape, job, "meta", part)  # on meta, as meshes cannot be made of fake tensors
         with FakeTensorMode(allow_non_fake_inputs=True):  # a mesh of two axes is a real tensor
-            model.to_empty(device="cpu").tie()
-            return second_step(Training(shape, job, model=model))
+            model.to_empty(device="cpu")
+            return second_step(Training(shape, job, model=model) if part is None else Stage(shape, job, rank, model))
 
 
 def second_step(training: Training) -> InstantLedger:

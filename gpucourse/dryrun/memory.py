@@ -10,21 +10,23 @@ DEPTHS = (4, 5)  # of which both have a first, a second, a last block and one be
 Table = dict[str, dict[str, int]]  # {instant: {category: bytes}}
 
 
-def memory(shape: Shape, job: Job, whole: bool = False) -> Memory:
+def memory(shape: Shape, job: Job, whole: bool = False, rank: int = 0) -> Memory:
     """Bytes by category at each instant of the second step of training `shape` by `job`, on fake CPU tensors.
 
     A model deeper than DEPTHS is not run: each instant grows by the same amount a layer, so two depths give it exactly,
     while the largest instant may be another one at another depth. `whole` runs all layers all the same: the proof.
+    rank: of a pipeline, whose stages are always run whole.
     """
+    whole = whole or job.layout.pp > 1
     if whole or shape.layers <= DEPTHS[1] or recompute_every(job.recompute) > 1:
-        return Memory(told(run(shape, job), job), "dry run", "cpu, fake tensors", f"{shape.layers} layers run")
+        return Memory(told(run(shape, job, rank), job), "dry run", "cpu, fake tensors", f"{shape.layers} layers run")
     shallow, deep = (run(shape.but(layers=depth), job) for depth in DEPTHS)
     source = f"{DEPTHS[0]} and {DEPTHS[1]} layers run, {shape.layers} extrapolated"
     return Memory(told(extrapolate(shallow, deep, shape.layers), job), "dry run", "cpu, fake tensors", source)
 
 
-def run(shape: Shape, job: Job) -> Table:
-    return {instant: dict(categories) for instant, categories in step_ledger(shape, job).at.items()}
+def run(shape: Shape, job: Job, rank: int = 0) -> Table:
+    return {instant: dict(categories) for instant, categories in step_ledger(shape, job, rank).at.items()}
 
 
 def told(table: Table, job: Job) -> Table:

@@ -23,12 +23,14 @@ def follow(model: Transformer, mark: Callable[[str], None]) -> None:
                 output.register_hook(lambda gradient: mark(instant))
         return forward_hook
 
-    model.norm.register_forward_pre_hook(lambda module, inputs: mark("loss") if in_forward() else None)
+    if model.norm is not None:
+        model.norm.register_forward_pre_hook(lambda module, inputs: mark("loss") if in_forward() else None)
     last = len(model.blocks) - 1
     for i, block in enumerate(model.blocks):
         name = {1: SECOND, last - 1: BEFORE_LAST, 0: "first block", last: "last block"}.get(i, INNER)
         block.register_forward_hook(at_gradient(name), prepend=True)  # a block's instant holds its own all-gather
-    model.embedding.register_forward_hook(at_gradient("embedding"))
+    if model.embedding is not None:
+        model.embedding.register_forward_hook(at_gradient("embedding"))
 
 
 def in_forward() -> bool:

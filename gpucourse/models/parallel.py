@@ -21,13 +21,14 @@ from torch.distributed.tensor.parallel import (
 )
 
 from gpucourse.catalog import Job, Layout, Shape
+from gpucourse.catalog.stages import Part
 from gpucourse.models.training import network
 from gpucourse.models.transformer import Transformer
 
 
-def laid_out(shape: Shape, job: Job, device: str = "cpu") -> Transformer:
+def laid_out(shape: Shape, job: Job, device: str = "cpu", part: Part | None = None) -> Transformer:
     """The model of this process's rank: first each tensor is divided, then what is left of it among the copies."""
-    layout, model = job.layout, network(shape, job, device)
+    layout, model = job.layout, network(shape, job, device, part)
     axes = init_device_mesh("cpu" if device == "meta" else torch.device(device).type,
                             (layout.pp, layout.dp, layout.tp), mesh_dim_names=("pp", "dp", "tp"))
     if layout.tp > 1:
@@ -65,9 +66,8 @@ def ends(model: Transformer, layout: Layout, between) -> dict:
                                     use_local_output=not layout.vocab_parallel_loss)}
     if layout.sequence_parallel:
         plan["norm"] = SequenceParallel()
-        if model.positions is not None:
-            plan["positions"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0))
-    return plan
+        plan["positions"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0))
+    return {name: style for name, style in plan.items() if getattr(model, name) is not None}
 
 
 def of_block(block: nn.Module, layout: Layout, between) -> dict:

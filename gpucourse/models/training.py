@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpucourse.catalog import Job, Layout, Shape
+from gpucourse.catalog.stages import Part
 from gpucourse.errors import BadInput
 from gpucourse.models.instants import follow
 from gpucourse.models.transformer import Transformer
@@ -46,10 +47,10 @@ def loss_context(layout: Layout) -> AbstractContextManager:
     return loss_parallel()
 
 
-def network(shape: Shape, job: Job, device: str = "cpu") -> Transformer:
-    """The whole model, in the precision and with the recomputation of `job`."""
+def network(shape: Shape, job: Job, device: str = "cpu", part: Part | None = None) -> Transformer:
+    """The model, or a part of it, in the precision and with the recomputation of `job`."""
     with torch.device(device), default_dtype(torch.bfloat16 if job.bytes.weights == 2 else torch.float32):
-        return Transformer(shape, job.recompute)
+        return Transformer(shape, job.recompute, part)
 
 
 class Training:
@@ -76,9 +77,12 @@ class Training:
         self.scaler = torch.amp.GradScaler(torch.device(device).type, enabled=job.precision == "fp16-autocast")
         self.mark: Callable[[str], None] = lambda instant: None
 
+    def casting(self) -> AbstractContextManager:
+        return torch.autocast(torch.device(self.device).type, self.autocast, enabled=self.autocast is not None)
+
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy over the micro-batch's tokens; the logits live until this returns."""
-        with torch.autocast(torch.device(self.device).type, self.autocast, enabled=self.autocast is not None):
+        with self.casting():
             logits = self.model(tokens)  # [B, T, V]; with a vocabulary-parallel loss [B, T, V/t] of a DTensor
             loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
             return loss.to_local() if self.job.layout.vocab_parallel_loss else loss

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gpucourse.catalog import Shape
 from gpucourse.catalog.jobs import recomputed_layers
+from gpucourse.catalog.stages import Part
 
 
 def norm(shape: Shape) -> nn.Module:
@@ -25,7 +26,8 @@ def rotary_tables(seq: int, head_size: int, base: float = 10_000.0) -> tuple[Ten
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions: x [B, A, T, D], tables [T, D] in fp32, as is the arithmetic; the result has x's dtype."""
+    """Rotary positions: x [B, A, T, D], tables [T or more, D] in fp32, as is the arithmetic; the result is like x."""
+    cos, sin = cos[:x.shape[-2]], sin[:x.shape[-2]]
     first, second = x.chunk(2, dim=-1)
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).type_as(x)
 
@@ -90,17 +92,21 @@ class Transformer(nn.Module):
 
     recompute: `none` keeps what each block saves for backward; `full` keeps only each block's input and runs the
     block's forward again during backward (torch.utils.checkpoint, non-reentrant); `layer-K` does so every K-th block.
+    part: the layers to have, as one stage of a pipeline; a stage that is not the first takes [B, T, H] in place of
+    tokens, one that is not the last gives [B, T, H] in place of logits.
     """
 
-    def __init__(self, shape: Shape, recompute: str = "none"):
+    def __init__(self, shape: Shape, recompute: str = "none", part: Part | None = None):
         super().__init__()
         self.shape = shape
-        self.recompute = recompute
-        self.embedding = nn.Embedding(shape.vocab, shape.hidden)
-        self.positions = nn.Embedding(shape.context, shape.hidden) if shape.positions == "learned" else None
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm = norm(shape)
-        self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+        self.part = part = part or Part(range(shape.layers))
+        self.recomputed = [recomputed_layers(recompute, shape.layers)[i] for i in part.layers]
+        learned = part.first and shape.positions == "learned"
+        self.embedding = nn.Embedding(shape.vocab, shape.hidden) if part.first else None
+        self.positions = nn.Embedding(shape.context, shape.hidden) if learned else None
+        self.blocks = nn.ModuleList(Block(shape) for _ in part.layers)
+        self.norm = norm(shape) if part.last else None
+        self.head = nn.Linear(shape.hidden, shape.vocab, bias=False) if part.last else None
         self.tie()
         if shape.positions == "rope":
             cos, sin = rotary_tables(shape.context, shape.head_size)
@@ -110,7 +116,7 @@ class Transformer(nn.Module):
 
     def tie(self) -> None:
         """Make head and embedding one tensor where the shape says so; moving a model off `meta` makes them two."""
-        if self.shape.tied:
+        if self.shape.tied and self.part.whole:
             self.head.weight = self.embedding.weight
 
     @staticmethod
@@ -121,16 +127,13 @@ class Transformer(nn.Module):
             nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        T = tokens.shape[1]
-        x = self.embedding(tokens)  # [B, T, H]
-        rotary = None
+        x = self.embedding(tokens) if self.embedding is not None else tokens  # [B, T, H]
         if self.positions is not None:
-            x = x + self.positions(torch.arange(T, device=tokens.device))
-        else:
-            rotary = self.cos[:T], self.sin[:T]
-        for block, again in zip(self.blocks, recomputed_layers(self.recompute, len(self.blocks)), strict=True):
+            x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        rotary = (self.cos, self.sin) if self.shape.positions == "rope" else None
+        for block, again in zip(self.blocks, self.recomputed, strict=True):
             if again and self.training:
                 x = checkpoint(block, x, rotary, use_reentrant=False, preserve_rng_state=False)
             else:
                 x = block(x, rotary)
-        return self.head(self.norm(x))
+        return self.head(self.norm(x)) if self.head is not None else x

@@ -15,12 +15,15 @@ from gpucourse.predict.tape import High
 class Block:
     """kept: what it leaves for backward when nothing is recomputed. stays: what it does leave, bytes.
 
+    keeps_stream: whether its input is part of what it leaves.
+
     forward, backward: its highest moments; the one of backward is above what stays and, where it is recomputed, has in
     it what that brings back.
     """
 
     kept: Size
     stays: Size
+    keeps_stream: bool
     forward: High
     backward: High
 
@@ -46,19 +49,23 @@ def stream(precision: Precision, axes: Axes) -> Size:
 
 
 @cache
-def block(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute: bool, again: bool) -> Block:
-    """A block's costs for `tokens` in a forward pass. again: gradients exist already."""
+def block(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute: bool, again: bool,
+          lent: bool = False) -> Block:
+    """A block's costs for `tokens` in a forward pass. again: gradients exist already.
+
+    lent: the gradient of its output belongs to someone else, who holds it all the while.
+    """
     ops, dims = network.block(shape, precision, axes), axes.values(shape, tokens)
     given = {network.STREAM: stream(precision, axes)}
     kept = tape.kept(ops, given)
     forward = tape.highest(tape.forward(ops, dims, keep=not recompute))
-    backward = tape.highest(tape.backward(ops, dims, given, again))
-    if not recompute:
-        return Block(kept, kept, forward, backward)
-    stays = stream(precision, axes)
+    backward = tape.highest(tape.backward(ops, dims, given, again, lent))
     keeps_stream = any(network.STREAM in op.keeps for op in ops)
+    if not recompute:
+        return Block(kept, kept, keeps_stream, forward, backward)
+    stays = stream(precision, axes)
     brought_back = kept.at(dims) - stays.at(dims) * keeps_stream
-    return Block(kept, stays, forward, High(backward.bytes + brought_back, backward.at))
+    return Block(kept, stays, True, forward, High(backward.bytes + brought_back, backward.at))
 
 
 @cache

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpucourse.catalog.gpus import Gpu, gpu
 from gpucourse.catalog.units import GiB, MiB
-from gpucourse.evidence import ALL_INSTANTS, MIDDLE, STATES, Memory, Readings, columns_text, table_html
+from gpucourse.evidence import ALL_INSTANTS, STATES, Memory, Readings, columns_text, table_html
 
 # What the caching allocator holds beyond the tensors: rounding, and blocks that fit nothing (see docs/accuracy.md).
 RESERVED = (1.03, 1.25)
@@ -40,8 +40,8 @@ class Ledger:
 
     @property
     def instants(self) -> tuple[str, ...]:
-        """The middle blocks are an instant only where something is told of them."""
-        return tuple(i for i in ALL_INSTANTS if i != MIDDLE or any(MIDDLE in line.at for line in self.lines))
+        """Those at which something is alive: most stages of a pipeline have no loss, most models no middle blocks."""
+        return tuple(i for i in ALL_INSTANTS if any(i in line.at for line in self.lines))
 
     def total(self, instant: str) -> int:
         return sum(line.at.get(instant, 0) for line in self.lines)

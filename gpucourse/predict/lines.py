@@ -19,7 +19,7 @@ def states(step: Step, instants: Iterable[str]) -> list[Line]:
     """What is there at every instant: weights, optimizer state, the batch."""
     b, job, shape = step.bytes, step.job, step.shape
     kept = {kind: step.all_elements(kind) for kind in ("weights", "optimizer")}
-    moments_each, tokens = OPTIMIZERS[job.optimizer], job.tokens
+    moments_each = OPTIMIZERS[job.optimizer]
 
     def constant(name, category, text, amount):
         return Line(name, category, text, dict.fromkeys(instants, amount))
@@ -35,13 +35,22 @@ def states(step: Step, instants: Iterable[str]) -> list[Line]:
         lines.append(constant("optimizer moments", "optimizer", f"{moments_each} × {b.moments} × {kept['optimizer']:,}",
                               moments_each * b.moments * kept["optimizer"]))
     if job.optimizer == "adamw":
-        tensors = len(list(step.own.in_order(step.layers)))
+        tensors = len(list(step.all.in_order(len(step.rank.layers))))
         lines.append(constant("optimizer step counts", "optimizer", f"4 × {tensors} tensors", 4 * tensors))
-    lines.append(constant("batch", "activations", f"tokens and targets, 2 × 8 × {tokens:,}", 16 * tokens))
+    lines.append(batch(step, constant))
     if step.layout.shard == "none" and step.layout.replicas > 1 and not step.layout.bucket_view:
-        elements = count(step.own.in_order(step.layers))
+        elements = count(step.all.in_order(len(step.rank.layers)))
         lines.append(constant("DDP's buckets", "buckets", f"{b.gradients} × {elements:,}", b.gradients * elements))
     return lines
+
+
+def batch(step: Step, constant) -> Line:
+    """Tokens and targets; in a pipeline those of all micro-batches, on the first rank and on the last."""
+    tokens, kinds = step.job.tokens, step.rank.first + step.rank.last
+    if step.layout.pp == 1:
+        return constant("batch", "activations", f"tokens and targets, 2 × 8 × {tokens:,}", 16 * tokens)
+    times = step.job.accumulate
+    return constant("batch", "activations", f"{kinds} × 8 × {times} × {tokens:,}", 8 * kinds * times * tokens)
 
 
 def changing(step: Step, moments: Mapping[str, Moment]) -> Iterator[Line]:
@@ -79,6 +88,8 @@ def described(step: Step) -> dict[str, tuple[str, str, str]]:
         at.GATHERING: ("gathered", f"{units.block:,} for a block on its way", FULLY_SHARD),
         at.UNREDUCED: ("gathered", unreduced, FULLY_SHARD),
         at.REDUCING: ("gathered", f"{units.block_reduced:,} a block, {units.ends_reduced:,} all else", FULLY_SHARD),
+        at.OTHERS: ("activations", f"each {step.held:,}", ""),
+        at.OUTPUT: ("activations", f"2 × [{formula(step.stream_size)}]", ""),
         at.STEP: ("temporaries", temporaries(step), ""),
     }
 
@@ -91,6 +102,8 @@ def kept(step: Step) -> str:
 
 def temporaries(step: Step) -> str:
     width = step.bytes.moments
+    if step.job.optimizer != "adamw" or step.job.fused:
+        return f"tables' gradients summed over the ranks, {step.bytes.gradients} × {at.summed_in_step(step):,}"
     if step.job.foreach:
         return f"one list for all tensors, {width} × {at.temporaries(step) // width:,}"
     return f"two for a tensor and one of the tensor before, {width} × {at.largest_pair(step):,}"

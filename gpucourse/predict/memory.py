@@ -1,14 +1,20 @@
 """The memory of one training step of one rank, in closed form."""
 
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
 from gpucourse.catalog.divides import must_divide
 from gpucourse.catalog.jobs import Job
 from gpucourse.catalog.shapes import Shape
+from gpucourse.catalog.stages import Part, part, stages_of
 from gpucourse.errors import BadInput
 from gpucourse.evidence import ALL_INSTANTS, MIDDLE
+from gpucourse.predict import moments as at
 from gpucourse.predict.ledger import Ledger
 from gpucourse.predict.lines import changing, states
-from gpucourse.predict.moments import Moment, moments
+from gpucourse.predict.moments import Moment
 from gpucourse.predict.parameters import parameters
+from gpucourse.predict.pipeline import situations
 from gpucourse.predict.step import Step
 
 LACKING = ("experts", "latent", "parallel", "qk_norm", "qkv_bias", "other")  # parts that our networks do not have
@@ -21,11 +27,49 @@ def memory(shape: Shape, job: Job) -> Ledger:
     for a shape that they lack.
     """
     check(shape, job)
-    step = Step(shape, job)
-    highest = highest_moments(step)
-    lines = [*states(step, highest), *changing(step, highest)]
     title = f"{shape.name} {parameters(shape).total / 1e6:,.0f}M · {job} · {job.layout}"
-    return Ledger(title, tuple(line for line in lines if line.bytes), step.where(), job.layout.ranks)
+    if job.layout.pp == 1:
+        return ledger(title, Step(shape, job), moments)
+    ledgers = {rank: memory_of_rank(shape, job, rank) for rank in {0, 1, job.layout.pp - 1}}  # others hold less than 1
+    worst = max(ledgers, key=lambda rank: ledgers[rank].peak)
+    return replace(ledgers[worst], title=f"{title} · the rank that holds most: {worst}")
+
+
+def memory_of_rank(shape: Shape, job: Job, rank: int) -> Ledger:
+    """The ledger of one rank of job.layout's pipeline, counted from 0."""
+    return ledger(f"{shape.name} · {job} · {job.layout} · rank {rank}", *stage(shape, job, rank))
+
+
+def ledger(title: str, step: Step, moments: Callable[[Step], Iterable[Moment]]) -> Ledger:
+    highest = highest_moments(step, moments(step))
+    lines = [*states(step, highest), *changing(step, highest)]
+    return Ledger(title, tuple(line for line in lines if line.bytes), step.where(), step.layout.ranks)
+
+
+def moments(step: Step) -> Iterator[Moment]:
+    yield from at.backward(step)
+    yield from at.forward(step)
+    yield from at.update(step)
+
+
+def stage(shape: Shape, job: Job, rank: int) -> tuple[Step, Callable[[Step], Iterable[Moment]]]:
+    """A pipeline rank: what it keeps, and its moments with the micro-batches in flight beside each."""
+    layout = job.layout
+    parts = {stage: part(shape.layers, layout.stages, stage) for stage in stages_of(layout, rank)}
+    owned = Part(range(sum(len(one.layers) for one in parts.values())), any(one.first for one in parts.values()),
+                 any(one.last for one in parts.values()))
+    steps = {(stage, began): Step(shape, job, one, owned, began) for stage, one in parts.items()
+             for began in (False, True)}
+
+    def in_schedule(step: Step) -> Iterator[Moment]:
+        for now in situations(job, rank):
+            others = sum(count * steps[of, now.began].held for of, count in now.others)
+            play = at.forward if now.kind == "F" else at.backward
+            for moment in play(steps[now.stage, now.began]):
+                yield Moment(moment.instant, moment.parts | {at.OTHERS: others})
+        yield from at.update(step)
+
+    return steps[min(parts), True], in_schedule
 
 
 def check(shape: Shape, job: Job) -> None:
@@ -36,7 +80,7 @@ def check(shape: Shape, job: Job) -> None:
     if lacking or shape.heads * shape.head_size != shape.hidden:
         raise BadInput(f"{shape.name} has {', '.join(lacking) or 'heads × head size other than hidden'}: "
                        "its memory is not predicted yet; use a GPT-2 or Llama style shape")
-    unlike = job.layout.but(pp=1, chunks=1, schedule="1f1b", cp=1, ep=1)
+    unlike = job.layout.but(cp=1, ep=1)
     partly = job.recompute in ("attention", "op")
     awaited = {f"{job.layout}": job.layout != unlike, f"recompute {job.recompute}": partly,
                "adamw-8bit": job.optimizer == "adamw-8bit", "chunked-loss": job.chunked_loss, "offload": job.offload,
@@ -46,10 +90,10 @@ def check(shape: Shape, job: Job) -> None:
             raise BadInput(f"the memory of {name} is not predicted yet; leave it out")
 
 
-def highest_moments(step: Step) -> dict[str, Moment]:
+def highest_moments(step: Step, moments: Iterable[Moment]) -> dict[str, Moment]:
     """Of each instant the moment at which most is alive."""
     highest: dict[str, Moment] = {}
-    for moment in moments(step):
+    for moment in moments:
         if moment.instant not in highest or moment.total > highest[moment.instant].total:
             highest[moment.instant] = moment
     if not step.has_middle:

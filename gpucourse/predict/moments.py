@@ -1,6 +1,6 @@
 """The moments of a training step at which memory can be highest: which parts are alive then, and how large they are.
 
-In order of time, but for the loss. States, which are always there, are left out. With sharded weights (fully_shard)
+States, which are always there, are left out. With sharded weights (fully_shard)
 each moment also has what is gathered, and what waits to be reduced.
 """
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpucourse.catalog.jobs import recomputed_layers
 from gpucourse.evidence import MIDDLE
 from gpucourse.predict.step import Step
 from gpucourse.predict.tensors import Tensor, count, share
@@ -29,6 +28,8 @@ GATHERING = "all-gather buffers"
 UNREDUCED = "gradients before reduction"
 REDUCING = "reduce-scatter buffer"
 STEP = "temporaries of step()"
+OTHERS = "other micro-batches in flight"
+OUTPUT = "stage's output, and its gradient"
 
 
 @dataclass(frozen=True)
@@ -43,24 +44,36 @@ class Moment:
         return sum(self.parts.values())
 
 
-def moments(step: Step) -> Iterator[Moment]:
-    yield from forward(step)
-    yield from loss(step)
+def forward(step: Step) -> Iterator[Moment]:
+    """One micro-batch forward through the part of the model that `step` has."""
+    yield from blocks_forward(step)
+    if step.part.last:
+        yield from loss_forward(step)
+
+
+def backward(step: Step) -> Iterator[Moment]:
+    """The same micro-batch backward."""
+    if step.part.last:
+        yield from loss_backward(step)
     for i in reversed(step.told_apart):
         yield from block_backward(step, i)
-    yield from embedding_backward(step)
+    if step.part.first:
+        yield from embedding_backward(step)
+
+
+def update(step: Step) -> Iterator[Moment]:
     yield Moment("step", {GRADIENTS: all_gradients(step), STEP: temporaries(step)})
 
 
-def forward(step: Step) -> Iterator[Moment]:
+def blocks_forward(step: Step) -> Iterator[Moment]:
     """Each block's highest moment; before it the one at which its weights have just been gathered."""
-    units, copies = step.units, cached_copies(step)
-    again = recomputed_layers(step.job.recompute, step.layers)
-    before = {KEPT: step.stream + step.position_ids, GATHERED: units.ends, **no_gradients(step)}
+    units, copies, again = step.units, cached_copies(step), step.recomputed
+    before = {KEPT: step.stream - step.received + step.beside, GATHERED: units.ends, **no_gradients(step)}
     yield Moment("forward", before | {GATHERING: units.ends})
     for i in step.told_apart:
         held = units.ends + i * units.block * units.kept
-        before |= {KEPT: step.kept_below[i] + step.stream + step.position_ids, COPIES: sum(again[:i]) * copies}
+        stream = step.stream - step.received * (i == 0)
+        before |= {KEPT: step.kept_below[i] + stream + step.beside, COPIES: sum(again[:i]) * copies}
         earlier = units.block if i else units.ends  # a unit's buffer is dropped only once the next is unpacked
         before |= {GATHERED: held + units.block}
         yield Moment("forward", before | {GATHERING: earlier + units.block})
@@ -68,17 +81,25 @@ def forward(step: Step) -> Iterator[Moment]:
                                           BLOCK_FORWARD: step.blocks[i].forward.bytes})
 
 
-def loss(step: Step) -> Iterator[Moment]:
-    """From the final norm to the gradient of the last block's output."""
-    head, units = step.head, step.units
-    common = {KEPT: step.kept_below[-1] + step.position_ids, **no_gradients(step),
-              GATHERED: units.ends + step.layers * units.block * units.kept}
+def at_loss(step: Step) -> dict[str, int]:
+    units = step.units
+    return {KEPT: step.kept_below[-1] + step.beside, **no_gradients(step),
+            GATHERED: units.ends + step.layers * units.block * units.kept}
+
+
+def loss_backward(step: Step) -> Iterator[Moment]:
+    """Down to the gradient of the last block's output."""
+    head, units, common = step.head, step.units, at_loss(step)
     saved = {HEAD_KEPT: step.at(head.kept)}
     next_gathered = {GATHERING: units.block * (not units.kept)}
     yield Moment("loss", common | saved | {LOSS_BACKWARD: head.loss_backward.bytes})
     yield Moment("loss", common | saved | {LOSS_BACKWARD: head.backward.bytes} | next_gathered)
-    again = recomputed_layers(step.job.recompute, step.layers)
-    copies = sum(again) * cached_copies(step)
+
+
+def loss_forward(step: Step) -> Iterator[Moment]:
+    """From the final norm to the loss."""
+    head, units, common = step.head, step.units, at_loss(step)
+    copies = sum(step.recomputed) * cached_copies(step)
     yield Moment("loss", common | {HEAD_FORWARD: copies + step.stream * head.keeps_stream + head.loss_forward.bytes})
     yield Moment("loss", common | {HEAD_FORWARD: copies + step.stream + head.forward.bytes, GATHERING: units.block})
 
@@ -88,19 +109,20 @@ def block_backward(step: Step, i: int) -> Iterator[Moment]:
     last, units = step.layers - 1, step.units
     instant = "last block" if i == last else "first block" if i == 0 else MIDDLE
     high = step.blocks[i].backward.bytes
+    of_stage = {} if step.part.last else {OUTPUT: 2 * step.stream, STREAM: step.stream * (i < last)}
     if i == 0:
         high = max(high, positions_gradient(step) - step.kept_below[1])
     # The next block's weights are on their way while this one works, and the last one's gradients on theirs.
     coming, going = units.block * (i > 0 and not units.kept), units.block_reduced * (i < last)
     held = units.ends + i * units.block * units.kept
-    common = {KEPT: step.kept_below[i + 1] + step.position_ids, STREAM: step.stream, WAITING: waiting(step),
-              GATHERED: held + units.block, **gradients(step, last - i)}
+    common = {KEPT: step.kept_below[i + 1] + step.beside, STREAM: step.stream, WAITING: waiting(step),
+              GATHERED: held + units.block, **gradients(step, last - i)} | of_stage
     yield Moment(instant, common | {BLOCK_BACKWARD: high, GATHERING: coming, REDUCING: going})
     if step.sharded and not units.kept:
         yield Moment(instant, common | {GATHERING: units.block + units.pack * (i > 0), REDUCING: going})
     if step.sharded:
         waits = common[UNREDUCED] + reduction(step, step.own.block, units.block_reduced)
-        yield Moment(instant, common | {KEPT: step.kept_below[i] + step.position_ids, GATHERED: held, GATHERING: coming,
+        yield Moment(instant, common | {KEPT: step.kept_below[i] + step.beside, GATHERED: held, GATHERING: coming,
                                         UNREDUCED: waits, REDUCING: units.block_reduced})
 
 
@@ -109,7 +131,8 @@ def embedding_backward(step: Step) -> Iterator[Moment]:
     units, own = step.units, step.own
     made, parts = (step.precision.gradients * count(part) for part in (own.table_gradient, own.embedding))
     common = gradients(step, step.layers) | {WAITING: waiting(step), GATHERED: units.ends,
-                                             REDUCING: units.block_reduced}
+                                             REDUCING: units.block_reduced,
+                                             OUTPUT: 0 if step.part.last else 2 * step.stream}
     positions = count(own.positions_gradient)
     if step.sharded:
         common[UNREDUCED] += step.precision.gradients * positions
@@ -139,7 +162,7 @@ def summed_first(step: Step) -> int:
     """Elements of a table's gradient, summed over the tensor-parallel ranks and divided, beside the whole one."""
     if step.axes.tp == 1:
         return 0
-    return count(step.own.embedding if step.own.head else step.own.positions)
+    return count(step.all.positions if step.all.is_tied else step.all.embedding)
 
 
 def no_gradients(step: Step) -> dict[str, int]:
@@ -164,7 +187,7 @@ def all_gradients(step: Step) -> int:
 
 def waiting(step: Step) -> int:
     """A tied table's gradient from the head, which waits for the one from the embedding."""
-    return step.precision.gradients * count(step.own.embedding) if step.shape.tied else 0
+    return step.precision.gradients * count(step.own.embedding) if step.tied else 0
 
 
 def adding(step: Step) -> bool:
@@ -190,18 +213,26 @@ def cached_copies(step: Step) -> int:
 
 
 def temporaries(step: Step) -> int:
-    """What AdamW makes and drops inside step()."""
+    """What the optimizer makes and drops inside step()."""
     job, width = step.job, step.bytes.moments
     if job.optimizer != "adamw" or job.fused:
-        return 0
+        return step.bytes.gradients * summed_in_step(step)
     if job.foreach:
         apart = step.undivided_elements  # a list holds tensors of one mesh: those that are not divided have their own
         return width * max(step.all_elements("optimizer") - apart, apart)
     return width * largest_pair(step)
 
 
+def summed_in_step(step: Step) -> int:
+    """Elements of the gradients that the optimizer itself has tensor-parallel ranks sum and divide."""
+    if step.axes.tp == 1 or step.sharded:
+        return 0
+    own = step.all
+    return count(() if own.is_tied else own.embedding) + count(own.positions if step.axes.sequence else ())
+
+
 def largest_pair(step: Step) -> int:
     """Elements of two temporaries for one tensor, and of the one before, whose last result is still there."""
     ways = step.layout.replicas if step.sharded else 1
-    sizes = [share([tensor], ways) for tensor in step.own.in_order(step.layers)]
+    sizes = [share([tensor], ways) for tensor in step.all.in_order(len(step.rank.layers))]
     return max(before + 2 * now for before, now in pairwise([0, *sizes]))

@@ -6,6 +6,7 @@ from itertools import accumulate
 
 from gpucourse.catalog.jobs import PRECISIONS, Job, Precision, recomputed_layers
 from gpucourse.catalog.shapes import Shape
+from gpucourse.catalog.stages import Part
 from gpucourse.predict import costs
 from gpucourse.predict.axes import axes
 from gpucourse.predict.sizes import Size
@@ -29,28 +30,42 @@ class Units:
 
 
 class Step:
-    """Everything that the moments of a step are computed from."""
+    """Everything that the moments of a step are computed from.
 
-    def __init__(self, shape: Shape, job: Job):
+    part: the layers that forward and backward go through here. rank: all that the rank has, where that is more.
+    began: whether gradients exist already; None where that follows from the job, as without a pipeline.
+    """
+
+    def __init__(self, shape: Shape, job: Job, part: Part | None = None, rank: Part | None = None,
+                 began: bool | None = None):
         self.shape, self.job, self.layout, self.bytes = shape, job, job.layout, job.bytes
+        self.part = part or Part(range(shape.layers))
+        self.rank = rank or self.part
         self.sharded = self.layout.shard == "zero3"
         self.precision = computing(job)
-        self.layers = shape.layers
+        self.layers = len(self.part.layers)
         # DDP's gradients are views of its buckets, which stay; a new gradient is made and copied in.
         in_buckets = self.layout.shard == "none" and self.layout.replicas > 1 and self.layout.bucket_view
-        self.gradients_stay = job.accumulate > 1 or in_buckets
+        self.gradients_stay = (job.accumulate > 1 if began is None else began) or in_buckets
         again = self.gradients_stay and not self.sharded  # unsharded gradients are new in every backward pass
         self.axes = axes(self.layout)
         self.dims = self.axes.values(shape, job.tokens)
-        self.own: Tensors = tensors(shape, self.axes)
+        self.own: Tensors = tensors(shape, self.axes).of(self.part)
+        self.all: Tensors = tensors(shape, self.axes).of(self.rank)
         of = (shape, self.precision, self.axes, job.tokens)
-        again_forward = recomputed_layers(job.recompute, shape.layers)
-        self.blocks = [costs.block(*of, recomputed, again) for recomputed in again_forward]
+        self.recomputed = [recomputed_layers(job.recompute, shape.layers)[i] for i in self.part.layers]
+        self.blocks = [costs.block(*of, recomputed, again) for recomputed in self.recomputed]
+        if not self.part.last:  # the next stage's gradient is held until the whole backward pass is over
+            self.blocks[-1] = costs.block(*of, self.recomputed[-1], again, lent=True)
         self.head = costs.head(*of, self.sharded and self.bytes.autocast, again)
         self.stream_size = costs.stream(self.precision, self.axes)
         self.stream = self.at(self.stream_size)
         self.whole_stream = self.precision.weights * job.tokens * shape.hidden
-        self.position_ids = 8 * job.seq if shape.positions == "learned" else 0
+        self.tied = shape.tied and self.part.whole
+        position_ids = 8 * job.seq if shape.positions == "learned" and self.part.first else 0
+        # What forward holds of the part's input, and blocks do not keep: at the first block that is its stream.
+        self.received = 0 if self.part.first or self.blocks[0].keeps_stream else self.stream
+        self.beside = position_ids + self.received
         # kept_below[i]: what the blocks below block i leave for backward
         stays = {id(block): self.at(block.stays) for block in self.blocks}
         self.kept_below = list(accumulate((stays[id(block)] for block in self.blocks), initial=0))
@@ -86,8 +101,8 @@ class Step:
         """Elements of optimizer state of the tensors that tensor parallelism leaves whole."""
         if self.axes.tp == 1 or self.axes.sequence:
             return 0
-        norms = self.own.final_norm * (2 * self.layers + 1)
-        return self.elements("optimizer", self.own.positions + norms)
+        norms = self.all.norm * 2 * len(self.rank.layers)
+        return self.elements("optimizer", self.all.positions + self.all.final_norm + norms)
 
     def elements(self, kind: str, part: tuple[Tensor, ...], times: int = 1) -> int:
         """Elements that this rank keeps of a part's weights, gradients or optimizer state."""
@@ -98,8 +113,16 @@ class Step:
         return times * share(part, ways) if self.sharded else -(-times * count(part) // ways)
 
     def all_elements(self, kind: str) -> int:
-        ends = self.own.ends_gradients if kind == "gradients" and not self.sharded else self.own.ends
-        return self.elements(kind, ends) + self.elements(kind, self.own.block, self.layers)
+        # momentum begins as a copy of the gradients, and so keeps what tensor parallelism leaves whole of them
+        as_gradients = kind == "gradients" or kind == "optimizer" and self.job.optimizer == "momentum"
+        ends = self.all.ends_gradients if as_gradients and not self.sharded else self.all.ends
+        return self.elements(kind, ends) + self.elements(kind, self.all.block, len(self.rank.layers))
+
+    @property
+    def held(self) -> int:
+        """What forward of this part leaves until its backward."""
+        left = self.at(self.head.kept) if self.part.last else self.stream
+        return self.kept_below[-1] + self.beside + left
 
     def where(self) -> str:
         names = dict(n="tokens", h="hidden", k="kv hidden", f="ffn", a="heads", V="vocabulary")

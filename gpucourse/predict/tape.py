@@ -70,17 +70,19 @@ def forward(ops: list[Op], dims: Mapping[str, int], keep: bool = True) -> list[H
     return highs
 
 
-def backward(ops: list[Op], dims: Mapping[str, int], given: Mapping[str, Size], again: bool = False) -> list[High]:
+def backward(ops: list[Op], dims: Mapping[str, int], given: Mapping[str, Size], again: bool = False,
+             lent: bool = False) -> list[High]:
     """Each operation's highest moments of backward, from the last operation to the first.
 
     At the start everything that forward kept is alive, and so is the gradient of the last output; both belong to the
     start. given: the tensors that `ops` begin from. again: gradients exist already and the new ones are added to them.
+    lent: the last output's gradient is held from outside as well, and so stays.
     """
     sizes = {name: of.at(dims) for name, of in given.items()} | {op.out: op.size.at(dims) for op in ops}
     gradient_size = sizes | {op.out: op.grad.at(dims) for op in ops if op.grad}
     keepers = Counter(name for op in ops for name in op.keeps)
     owner = {ops[-1].out: ops[-1].out}  # tensor → which gradient buffer it waits with
-    buffers = Counter({ops[-1].out: 1})  # gradient buffer → tensors that wait with it
+    buffers = Counter({ops[-1].out: 2 if lent else 1})  # gradient buffer → tensors that wait with it
     buffer_size = {ops[-1].out: gradient_size[ops[-1].out]}
     live, highs = 0, []
 

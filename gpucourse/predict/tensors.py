@@ -1,12 +1,13 @@
 """The parameter tensors of one rank, as rows and columns: what optimizers go through and what data parallel shards."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from math import ceil
 
 from gpucourse.catalog.shapes import Shape
+from gpucourse.catalog.stages import Part
 from gpucourse.predict.axes import Axes
 
 Tensor = tuple[int, int]  # rows, columns
@@ -14,7 +15,7 @@ Tensor = tuple[int, int]  # rows, columns
 
 @dataclass(frozen=True)
 class Tensors:
-    """Of one rank: the two embeddings, each block the same, the final norm, the head (none where tied).
+    """Of one rank: the two embeddings, each block the same, a norm, the final norm, the head (none where tied).
 
     table_gradient, positions_gradient: what a rank's gradients of the embeddings look like. Tensor parallelism leaves
     them whole, each rank with its part of the sum, until the optimizer needs them; a tied table's is divided sooner.
@@ -23,10 +24,21 @@ class Tensors:
     embedding: tuple[Tensor, ...]
     positions: tuple[Tensor, ...]
     block: tuple[Tensor, ...]
+    norm: tuple[Tensor, ...]
     final_norm: tuple[Tensor, ...]
     head: tuple[Tensor, ...]
     table_gradient: tuple[Tensor, ...]
     positions_gradient: tuple[Tensor, ...]
+
+    is_tied: bool
+
+    def of(self, part: Part) -> "Tensors":
+        """What a part of the model has of these; the last stage has a head of its own, tied or not."""
+        if part.whole:
+            return self
+        first = {} if part.first else dict(embedding=(), positions=(), table_gradient=(), positions_gradient=())
+        last = dict(head=self.head or self.embedding) if part.last else dict(final_norm=(), head=())
+        return replace(self, is_tied=False, **first, **last)
 
     @property
     def ends(self) -> tuple[Tensor, ...]:
@@ -35,7 +47,7 @@ class Tensors:
 
     @property
     def ends_gradients(self) -> tuple[Tensor, ...]:
-        table = self.table_gradient if self.head else self.embedding
+        table = self.embedding if self.is_tied else self.table_gradient
         return table + self.positions_gradient + self.final_norm + self.head
 
     def in_order(self, layers: int) -> Iterable[Tensor]:
@@ -76,8 +88,10 @@ def tensors(shape: Shape, axes: Axes) -> Tensors:
         embedding=((vocab, h),),
         positions=((context, h),) * learned,
         block=norm + attention + norm + mlp,
+        norm=norm,
         final_norm=norm,
         head=() if shape.tied else ((vocab, h),),
         table_gradient=((shape.vocab, h),),
         positions_gradient=((shape.context, h),) * learned,
+        is_tied=shape.tied,
     )

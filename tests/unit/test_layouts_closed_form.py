@@ -6,6 +6,7 @@ from gpucourse import dryrun, predict
 from gpucourse.catalog import Job, Layout, gpt, llama, shape
 from gpucourse.errors import BadInput
 from gpucourse.evidence import STATES
+from gpucourse.predict.memory import memory_of_rank
 from gpucourse.predict.step import Step
 
 GiB = 2**30
@@ -144,3 +145,34 @@ def test_ddp_buckets_cost_the_gradients_once_more():
     sizes = {line.name: line.bytes for line in copy.lines}
     assert sizes["DDP's buckets"] == 4 * predict.parameters(model).total
     assert view.total("forward") - predict.memory(model, job).total("forward") == sizes["DDP's buckets"]
+
+
+@pytest.mark.parametrize("rank", (0, 1, 2))
+@pytest.mark.parametrize("layout", (Layout(pp=3), Layout(pp=3, schedule="gpipe")), ids=str)
+def test_every_rank_of_a_pipeline_equals_the_dry_run(layout, rank):
+    for job in (Job(2, 64, accumulate=4, layout=layout), Job(1, 32, precision="bf16", accumulate=5, layout=layout)):
+        computed, dry = memory_of_rank(SHAPES["llama"], job, rank), dryrun.memory(SHAPES["llama"], job, rank=rank)
+        scalars = SCALARS + 8 * job.accumulate  # each micro-batch that is in flight has a loss of its own
+        for instant in dry.at:
+            assert abs(computed.total(instant) - dry.total(instant)) <= scalars, instant
+        assert computed.states() == {kind: dry.at["step"].get(kind, 0) for kind in STATES}
+
+
+def test_a_pipeline_is_as_large_as_its_largest_rank():
+    job = Job(2, 64, accumulate=8, layout=Layout(pp=4))
+    ranks = [memory_of_rank(SHAPES["llama"], job, rank).peak for rank in range(4)]
+    ledger = predict.memory(SHAPES["llama"], job)
+    assert ledger.peak == max(ranks) and ledger.title.endswith(f"holds most: {ranks.index(max(ranks))}")
+
+
+def test_one_rank_along_every_axis_is_one_device():
+    model, job = SHAPES["llama"], Job(2, 64, accumulate=2)
+    ones = job.but(layout=Layout(dp=1, tp=1, pp=1, cp=1, ep=1, schedule="gpipe"))
+    assert str(predict.memory(model, ones)) == str(predict.memory(model, job))
+
+
+def test_what_has_no_dry_run_says_so():
+    with pytest.raises(BadInput, match="schedule interleaved with 2 stages a rank has no dry run"):
+        dryrun.memory(SHAPES["llama"], Job(1, 16, accumulate=4, layout=Layout(pp=2, schedule="interleaved", chunks=2)))
+    with pytest.raises(BadInput, match="sharded weights in a pipeline have no dry run"):
+        dryrun.memory(SHAPES["llama"], Job(1, 16, accumulate=4, layout=Layout(dp=2, shard="zero3", pp=2)))

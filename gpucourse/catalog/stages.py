@@ -1,0 +1,34 @@
+"""Which layers each stage of a pipeline has, and which stages each rank."""
+
+from dataclasses import dataclass
+
+from gpucourse.catalog.layouts import Layout
+
+VEE = ("zbv", "dualpipe")  # a rank has stage r on the way down and its mirror image on the way up
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run of layers. first: with the embeddings in front; last: with the final norm, the head and the loss."""
+
+    layers: range
+    first: bool = True
+    last: bool = True
+
+    @property
+    def whole(self) -> bool:
+        return self.first and self.last
+
+
+def part(layers: int, stages: int, stage: int) -> Part:
+    """Layers of one stage, as even as they can be; the first stages have one more."""
+    each, more = divmod(layers, stages)
+    start = stage * each + min(stage, more)
+    return Part(range(start, start + each + (stage < more)), stage == 0, stage == stages - 1)
+
+
+def stages_of(layout: Layout, rank: int) -> tuple[int, ...]:
+    """The stages that a rank plays."""
+    if layout.schedule in VEE:
+        return (rank, 2 * layout.pp - 1 - rank)
+    return tuple(range(rank, layout.stages, layout.pp))
