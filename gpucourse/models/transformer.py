@@ -100,7 +100,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.shape = shape
         self.part = part = part or Part(range(shape.layers))
-        self.recomputed = [recomputed_layers(recompute, shape.layers)[i] for i in part.layers]
+        self.recomputed = recomputed_layers(recompute, shape.layers)[part.layers.start:part.layers.stop]
         learned = part.first and shape.positions == "learned"
         self.embedding = nn.Embedding(shape.vocab, shape.hidden) if part.first else None
         self.positions = nn.Embedding(shape.context, shape.hidden) if learned else None

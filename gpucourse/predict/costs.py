@@ -43,6 +43,7 @@ class Head:
     backward: High
 
 
+@cache
 def stream(precision: Precision, axes: Axes) -> Size:
     """The residual stream, as blocks hand it on."""
     return size(f"{axes.stream} h", precision.weights)

@@ -1,6 +1,7 @@
 """Sums of products of named dimensions: a number of bytes that can still be read as its formula."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 
 Term = tuple[str, ...]  # ("n", "h") is n·h
@@ -46,6 +47,7 @@ def total(sizes) -> Size:
     return sum(sizes, NOTHING)
 
 
+@lru_cache(maxsize=4096)  # by identity: a prediction asks again for the sizes that costs.py keeps
 def formula(of: Size) -> str:
     """`n·(64h + 4a + 16) + 2·V·h`: what every token holds in brackets, the rest after it."""
     parts = [_each_token(of, tokens) for tokens in ("n", "n/t")]

@@ -53,8 +53,10 @@ class Step:
         self.own: Tensors = tensors(shape, self.axes).of(self.part)
         self.all: Tensors = tensors(shape, self.axes).of(self.rank)
         of = (shape, self.precision, self.axes, job.tokens)
-        self.recomputed = [recomputed_layers(job.recompute, shape.layers)[i] for i in self.part.layers]
-        self.blocks = [costs.block(*of, recomputed, again) for recomputed in self.recomputed]
+        layers = self.part.layers
+        self.recomputed = recomputed_layers(job.recompute, shape.layers)[layers.start:layers.stop]
+        kinds = {recomputed: costs.block(*of, recomputed, again) for recomputed in set(self.recomputed)}
+        self.blocks = [kinds[recomputed] for recomputed in self.recomputed]
         if not self.part.last:  # the next stage's gradient is held until the whole backward pass is over
             self.blocks[-1] = costs.block(*of, self.recomputed[-1], again, lent=True)
         self.head = costs.head(*of, self.sharded and self.bytes.autocast, again)
