@@ -2,8 +2,9 @@
 
 import random
 
-from gpucourse.exercises.bank.data_parallel_ranks import gradient, loss_of, model_and_batch, near, on_ranks, weights
+from gpucourse.exercises.bank.data_parallel_ranks import gradient, loss_of, model_and_batch, near, weights
 from gpucourse.exercises.expect import expect_at_most, expect_close, expect_equal
+from gpucourse.exercises.on_ranks import on_ranks
 
 WINDOW, EACH = 4, 3  # micro-batches, samples of each
 

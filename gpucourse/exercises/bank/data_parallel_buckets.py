@@ -3,8 +3,9 @@
 import random
 import time
 
-from gpucourse.exercises.bank.data_parallel_ranks import gradient, loss_of, model_and_batch, near, on_ranks
+from gpucourse.exercises.bank.data_parallel_ranks import gradient, loss_of, model_and_batch, near
 from gpucourse.exercises.expect import expect_at_most, expect_close, expect_equal
+from gpucourse.exercises.on_ranks import on_ranks
 
 EACH = 6  # samples of a rank
 LATENCY = 40e-3  # seconds a message: so long that a wait for it shows, also on a busy machine

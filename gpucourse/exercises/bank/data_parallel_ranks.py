@@ -1,19 +1,6 @@
-"""What the checks of lesson 10 share: a small model in fp64, its gradients in one vector, a function on real ranks."""
-
-from gpucourse.exercises.results import Wrong
+"""What the checks of lesson 10 share: a small model in fp64 and its gradients in one vector."""
 
 WIDTH = 24
-
-
-def on_ranks(function, n: int, *args, timeout: float = 20, link: str | None = None):
-    """`function` on n real ranks; a failure there is the answer's, in one line."""
-    from gpucourse import ranks
-
-    try:
-        return ranks.run(function, n, *args, timeout=timeout, link=link)
-    except ranks.RankError as error:
-        lines = str(error).splitlines()
-        raise Wrong(f"on {n} ranks: {lines[0]}", " ".join(" ".join(lines[1:6]).split())[:400]) from None
 
 
 def model_and_batch(seed: int, samples: int):

@@ -2,8 +2,9 @@
 
 import random
 
-from gpucourse.exercises.bank.data_parallel_ranks import loss_of, model_and_batch, near, on_ranks, weights
+from gpucourse.exercises.bank.data_parallel_ranks import loss_of, model_and_batch, near, weights
 from gpucourse.exercises.expect import expect_close, expect_equal
+from gpucourse.exercises.on_ranks import on_ranks
 
 EACH, RATE = 3, 0.05  # samples of a batch, learning rate
 PATIENCE = 15  # seconds: on a busy machine the ranks need some to start

@@ -2,8 +2,9 @@
 
 import random
 
-from gpucourse.exercises.bank.data_parallel_ranks import WIDTH, on_ranks
+from gpucourse.exercises.bank.data_parallel_ranks import WIDTH
 from gpucourse.exercises.expect import expect_at_most, expect_equal
+from gpucourse.exercises.on_ranks import on_ranks
 
 
 def build(seed: int):

@@ -5,7 +5,7 @@ import random
 from gpucourse.catalog.links import Link
 from gpucourse.exercises.expect import expect_at_most, expect_close, expect_equal
 from gpucourse.exercises.kinds import Choice, Code, Guess, Misconception, Number, Parts, Pick, Quantity
-from gpucourse.exercises.results import Wrong
+from gpucourse.exercises.on_ranks import on_ranks
 from gpucourse.predict import link as cost
 
 GUESSES = (Guess("09.g1", ("all-reduce of 4 KiB", "all-reduce of 16 MiB"), "ms"),)
@@ -27,17 +27,6 @@ WHY_NOT = {
 
 def situation(name: str) -> Pick:
     return Pick(options={key: key for key in WHY_NOT}, right=SITUATIONS[name], why=WHY_NOT)
-
-
-def on_ranks(function, n: int, *args):
-    """`function` on n real ranks; a failure there is the answer's, in one line."""
-    from gpucourse import ranks
-
-    try:
-        return ranks.run(function, n, *args, timeout=20)
-    except ranks.RankError as error:
-        lines = str(error).splitlines()
-        raise Wrong(f"on {n} ranks: {lines[0]}", " ".join(" ".join(lines[1:6]).split())[:400]) from None
 
 
 def one_ring(function, seed: int):

@@ -2,8 +2,8 @@
 
 import random
 
-from gpucourse.exercises.bank.lesson_09 import on_ranks
 from gpucourse.exercises.expect import expect_at_most, expect_close
+from gpucourse.exercises.on_ranks import on_ranks
 from gpucourse.predict import link as cost
 
 LR, MOMENTUM, STEPS = 0.1, 0.7, 3

@@ -2,8 +2,8 @@
 
 import random
 
-from gpucourse.exercises.bank.lesson_09 import on_ranks
 from gpucourse.exercises.expect import expect_at_most, expect_close, expect_equal
+from gpucourse.exercises.on_ranks import on_ranks
 
 LR, WIDTH, STEPS = 0.05, 8, 2
 

@@ -1,0 +1,14 @@
+"""A learner's function on real ranks, for the checks of distributed exercises."""
+
+from gpucourse.exercises.results import Wrong
+
+
+def on_ranks(function, n: int, *args, timeout: float = 20, link: str | None = None):
+    """`function` on n real ranks; a failure there is the answer's, in one line."""
+    from gpucourse import ranks
+
+    try:
+        return ranks.run(function, n, *args, timeout=timeout, link=link)
+    except ranks.RankError as error:
+        lines = str(error).splitlines()
+        raise Wrong(f"on {n} ranks: {lines[0]}", " ".join(" ".join(lines[1:6]).split())[:400]) from None
