@@ -22,7 +22,7 @@ if __name__ == "__main__":
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
     result = {call}
-    print(f"[rank {{dist.get_rank()}}] {{result}}", flush=True)
+    print(f"[rank {{dist.get_rank()}}] {{result}}\\n", end="", flush=True)  # one write: lines of two ranks never mix
     dist.destroy_process_group()
 """
 

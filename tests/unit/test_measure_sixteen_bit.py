@@ -15,10 +15,7 @@ def test_it_says_what_the_library_says_of_this_device():
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the library hides instructions on x86 only")
-def test_with_its_instructions_hidden_a_cpu_emulates_and_is_slower_than_in_fp32():
-    def slower():
-        seen = without_instructions()
-        assert not seen.real and "emulated" in str(seen)
-        return min(seen.ratios.values()) > 1
-
-    assert any(slower() for _ in range(3))  # ten times and more; a neighbour that disturbs fp32's turn hides it once
+def test_with_its_instructions_hidden_a_cpu_emulates():
+    seen = without_instructions()
+    assert not seen.real and "emulated" in str(seen) and set(seen.ratios) == {"bf16", "fp16"}
+    print(seen)  # how much slower is this CPU's to say, and lesson 04's to measure
