@@ -1,14 +1,12 @@
 """Every test here has a deadline, and leaves no rank behind."""
 
-import os
 import signal
 import time
 
-import psutil
 import pytest
+from leftovers import running, servers
 
 from gpucourse import ranks
-from gpucourse.ranks import launching
 
 DEADLINE = 120  # seconds: far above what any test needs, also on a busy machine
 
@@ -38,18 +36,3 @@ def loaded():
     until = time.monotonic() + DEADLINE
     while len(servers()) < 2 or servers()[-1].cpu_percent(0.3) > 5:
         assert time.monotonic() < until
-
-
-def servers() -> list[psutil.Process]:
-    """The process of this one that starts ranks, and its successor once there is one: of one process group."""
-    first = psutil.Process(launching._server(os.getpid(), launching.FORKS).process.pid)
-    return [first, *(child for child in first.children() if os.getpgid(child.pid) == os.getpgid(first.pid))]
-
-
-def running() -> list[psutil.Process]:
-    """Ranks, and processes that they have started."""
-    try:
-        alive = servers()
-        return [process for process in alive[0].children(recursive=True) if process not in alive]
-    except (psutil.NoSuchProcess, ProcessLookupError):
-        return []

@@ -12,7 +12,7 @@ import jupyter_client
 import psutil
 import pytest
 import torch
-from conftest import running, servers
+from leftovers import running, servers
 
 from gpucourse import ranks
 from gpucourse.errors import CourseError
