@@ -1,6 +1,7 @@
-"""Whether a layout can divide a model at all: heads, widths, layers, experts, sequence."""
+"""Whether a layout can divide a model at all, and evenly: heads, widths, layers, experts, sequence."""
 
 from gpucourse.catalog.jobs import Job
+from gpucourse.catalog.layouts import Layout
 from gpucourse.catalog.shapes import Shape
 from gpucourse.errors import BadInput
 
@@ -17,6 +18,15 @@ def must_divide(shape: Shape, job: Job) -> None:
     if layout.stages > shape.layers:
         raise BadInput(f"pp {layout.pp} × chunks {layout.chunks} is {layout.stages} stages; {shape.name} has "
                        f"{shape.layers} layers: use at most as many stages")
+
+
+def uneven(shape: Shape, layout: Layout) -> tuple[str, ...]:
+    """What the layout may divide unevenly, and does: a warning each."""
+    each, more = divmod(shape.layers, layout.stages)
+    if not more:
+        return ()
+    return (f"{shape.layers} layers on {layout.stages} stages: {more} have {each + 1}, {layout.stages - more} have "
+            f"{each} and wait for them; a number of stages that divides the layers has no such wait",)
 
 
 def _even(axis: str, ranks: int, sizes: dict[str, int], owner: str) -> None:

@@ -5,6 +5,7 @@ import json
 import click
 
 from gpucourse.catalog.cluster import cluster
+from gpucourse.catalog.divides import uneven
 from gpucourse.catalog.jobs import GRADIENTS, OPTIMIZERS, PRECISIONS, RECOMPUTES, Job
 from gpucourse.catalog.layouts import PIPELINES, RESHARDS, SHARDS, Layout
 from gpucourse.catalog.models import shape
@@ -15,7 +16,7 @@ from gpucourse.predict.layout_traffic import step_traffic
 from gpucourse.predict.ledger import Ledger
 from gpucourse.predict.memory import memory
 from gpucourse.predict.parameters import parameters
-from gpucourse.predict.plan import Plan, dtype, plan, share
+from gpucourse.predict.plan import Plan, dtype, enough, plan, share
 from gpucourse.predict.schedules import SCHEDULES
 from gpucourse.predict.steptime import REACHED
 from gpucourse.predict.traffic import Transfer
@@ -61,15 +62,18 @@ def command(model, card, number, gpus_per_node, network, seq, chunks, schedule, 
     layout = Layout(pp=pp, schedule=schedule, chunks=chunks or least_chunks(pp, schedule),
                     **{name: choices.pop(name) for name in Layout.__dataclass_fields__ if name in choices})
     job = Job(seq=min(what.context, 8192) if seq is None else seq, layout=layout, **choices)
+    number = layout.ranks if number is None else enough(number, layout)
     if card is None:
         ledger, transfers = memory(what, job), step_traffic(what, job)
-        click.echo(json.dumps(of_memory(ledger, parameters(what).total, transfers) | no_time()) if as_json
-                   else f"{ledger}\n{traffic_text([(t, None) for t in transfers])}")
-        return
-    there = cluster(card, layout.ranks if number is None else number, gpus_per_node, network)
-    found = plan(what, job, there)
-    click.echo(json.dumps(as_object(found)) if as_json
-               else f"{found.ledger}\n{traffic_text(found.carried)}\n{columns_text(time_table(found), left=2)}")
+        keys = of_memory(ledger, parameters(what).total, transfers) | no_time()
+        said = [ledger, traffic_text([(t, None) for t in transfers])]
+    else:
+        found = plan(what, job, cluster(card, number, gpus_per_node, network))
+        keys = as_object(found)
+        said = [found.ledger, traffic_text(found.carried), columns_text(time_table(found), left=2)]
+    warnings = uneven(what, layout)
+    click.echo(json.dumps(keys | {"warnings": list(warnings)}) if as_json
+               else "\n".join([*map(str, said), *(f"warning: {warning}" for warning in warnings)]))
 
 
 def least_chunks(pp: int, schedule: str) -> int:

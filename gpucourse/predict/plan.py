@@ -6,9 +6,10 @@ from gpucourse.catalog.cluster import Cluster
 from gpucourse.catalog.divides import must_divide
 from gpucourse.catalog.gpus import Gpu
 from gpucourse.catalog.jobs import Job
+from gpucourse.catalog.layouts import Layout
 from gpucourse.catalog.links import Link
 from gpucourse.catalog.shapes import Shape
-from gpucourse.errors import BadInput
+from gpucourse.errors import BadInput, positive_int
 from gpucourse.evidence import Figure, Readings
 from gpucourse.predict.bubble import idle_seconds
 from gpucourse.predict.compute import flops_per_token, hardware_flops_per_token
@@ -79,11 +80,17 @@ def step(shape: Shape, job: Job, cluster: Cluster, flops: float) -> tuple[Carrie
     """What is sent and over which link, the bubble, and the time: a prediction without the memory."""
     layout = job.layout
     must_divide(shape, job)
-    if layout.ranks > cluster.gpus:
-        raise BadInput(f"{layout} is {layout.ranks} ranks; there are {cluster.gpus} GPUs")
+    enough(cluster.gpus, layout)
     carried, waits = tuple(over(cluster, layout, step_traffic(shape, job))), bubble(job)
     work = dict(recompute=job.recompute, share=share(shape, job), bubble=waits, carried=carried)
     return carried, waits, step_time(shape, job.tokens * job.accumulate, job.seq, flops, **work)
+
+
+def enough(gpus: int, layout: Layout) -> int:
+    """`gpus`, or BadInput where the layout has more ranks."""
+    if layout.ranks > positive_int("gpus", gpus):
+        raise BadInput(f"{layout} is {layout.ranks} ranks; there are {gpus} GPUs")
+    return gpus
 
 
 def dtype(job: Job) -> str:

@@ -57,6 +57,15 @@ def test_a_config_of_ones_own_is_a_model(capsys, tmp_path):
     assert as_json(capsys, ["predict", str(tmp_path / "config.json")])["parameters"] == 124_439_808
 
 
+@pytest.mark.parametrize(("pp", "warned"), [(4, 0), (5, 1)])
+def test_layers_that_stages_share_unevenly_are_a_warning(capsys, pp, warned):
+    llama = ["predict", "llama-3.1-8b", "--pp", str(pp)]
+    found = as_json(capsys, llama)
+    assert len(found["warnings"]) == warned and all("2 have 7, 3 have 6" in warning for warning in found["warnings"])
+    assert main(llama) == 0
+    assert capsys.readouterr().out.count("warning: 32 layers on 5 stages") == warned
+
+
 @pytest.mark.parametrize(("arguments", "says"), [
     (["predict", "gpt3"], "model 'gpt3' is not known; did you mean gpt2"),
     ([*GPT, "--gpu", "a100"], "GPU 'a100' is not known; did you mean a100-40"),
@@ -72,6 +81,8 @@ def test_a_config_of_ones_own_is_a_model(capsys, tmp_path):
     ([*GPT, "--tp", "0"], "tp is 0"),
     ([*GPT, "--seq", "2048"], "seq 2048 is longer than the context of gpt2: 1024"),
     ([*GPT, "--dp", "8", "--gpus", "4"], "8 ranks; there are 4 GPUs"),
+    (["predict", "gpt2", "--dp", "8", "--gpus", "4"], "8 ranks; there are 4 GPUs"),
+    (["predict", "gpt2", "--gpus", "-4"], "gpus is -4"),
     ([*LLAMA, "--tp", "5"], "tp is 5; llama-3.1-8b has 32 heads"),
     ([*LLAMA, "--pp", "33", "--gpus-per-node", "33", "--network", "ib-400"], "33 stages; llama-3.1-8b has 32 layers"),
     ([*LLAMA, "--seq", "4", "--cp", "8"], "cp is 8; the job has 4 tokens"),
