@@ -48,13 +48,14 @@ class Figure:
 class Readings:
     """Figures of one kind from one place: a column of a comparison.
 
-    lines: {figure's name: {line: value}} where a figure is a sum of named lines.
+    lines: {figure's name: {line: value}} where a figure is a sum of named lines. peak_at: the instant of the peak.
     """
 
     kind: str
     figures: tuple[Figure, ...]
     device: str = ""
     lines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    peak_at: str = ""
 
     def readings(self) -> "Readings":
         return self
@@ -107,7 +108,7 @@ class Memory:
         for category, parts in self.lines.items():
             lines.setdefault(category if category in STATES else REST, {}).update(
                 {name: size / scale for name, size in parts.items()})
-        return replace(column(self.kind, values, unit, self.device, self.source), lines=lines)
+        return replace(column(self.kind, values, unit, self.device, self.source), lines=lines, peak_at=self.peak_at)
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,10 @@ class Comparison:
         Of a ledger's lines the one of about that size, as a line that one side lacks would be; else the largest.
         """
         rows = {name: values for name, _, values in self.rows()}
+        peaks = [column.peak_at for column in self.columns if column.peak_at]
+        first, last = (peaks[0], peaks[-1]) if peaks else ("", "")
+        if first != last and all(len(self.known(rows[f"at {at}"])) > 1 for at in (first, last)):
+            return f"the peak is at {last}, not at {first}"
         apart = {name: self.known(rows[name]) for name in (*STATES, REST) if name in rows}
         apart = {name: known[-1] - known[0] for name, known in apart.items() if len(known) > 1}
         name = max(apart, key=lambda part: abs(apart[part]), default="")

@@ -59,6 +59,15 @@ def test_nothing_is_explained_where_nothing_is_left():
     assert "explained by" not in compare(COMPUTED, same).table()[0]
 
 
+def test_peaks_at_two_instants_are_not_explained_by_a_part():
+    """Parts at the peak are then parts at two moments, which say nothing of each other."""
+    early = Memory({"loss": {"weights": 3, "activations": 5}, "step": {"weights": 3, "activations": 4}}, "computed")
+    late = Memory({"loss": {"weights": 3, "activations": 5}, "step": {"weights": 3, "activations": 7}}, "dry run")
+    assert compare(early, late).table()[1][-1] == "the peak is at step, not at loss"
+    apart = Memory({"loss": {"weights": 3, "activations": 5}}, "computed")
+    assert "not at" not in str(compare(apart, late))  # it knows of no other instant
+
+
 def test_what_cannot_be_compared_is_said():
     with pytest.raises(BadInput, match="compare was given float"):
         compare(COMPUTED, 3.0)
