@@ -10,6 +10,8 @@ from gpucourse.exercises.results import Mark, Result
 
 SIGNS = {"right": "✓", "wrong": "✗", "error": "✗", "not attempted": "·", "skipped": "–"}
 WIDTH = 110
+ROW = '<dl style="margin: 0"><dd style="margin: 0 0 0 2em">{}</dd></dl>'  # indents all its lines, also without the style
+INDENTED = (ROW, ROW.format(ROW))
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,15 @@ class Lines:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        lines = [f"<b>{html.escape(self.id)}</b>&ensp;{marked(self.first)}"]
-        lines += ["&emsp;" * (2 + depth) + marked(text) for depth, text in self.below]
-        return f"<div>{'<br>'.join(lines)}</div>"
+        below = "".join(INDENTED[depth].format(marked(text)) for depth, text in self.below)
+        return f"<div><b>{html.escape(self.id)}</b>&ensp;{marked(self.first)}{below}</div>"
 
 
 def marked(text: str) -> str:
-    """Escaped text in which a call such as hint("01.3") is set as code, and a run of spaces stays a gap."""
-    text = re.sub(r"\b(?:check|hint|solution)\([^()]*\)", r"<code>\g<0></code>", html.escape(text, quote=False))
+    """Escaped text in which a call such as hint("01.3"), and what stands between backticks, is set as code, and a run
+    of spaces stays a gap."""
+    text = html.escape(text, quote=False)
+    text = re.sub(r"`([^`]+)`|\b((?:check|hint|solution)\([^()]*\))", r"<code>\1\2</code>", text)
     return re.sub("  +", "&emsp;", text)
 
 
@@ -53,10 +56,12 @@ def result_lines(result: Result) -> Lines:
     below = []
     if len(result.marks) > 1:
         width = max((len(mark.what) for mark in result.marks if mark.ok and mark.seen), default=0)
+        said = set()
         for mark in result.marks:
-            below.append((0, mark_line(mark, width)))
-            if mark.note:
+            below.append((0, mark_line(mark, width) + " (as above)" * (mark.note in said)))
+            if mark.note and mark.note not in said:
                 below.append((1, mark.note))
+                said.add(mark.note)
     if result.note:
         below.append((0, result.note))
     if result.hints and result.state in ("wrong", "not attempted"):

@@ -9,8 +9,8 @@ from exercise_fixtures import EXAMPLES, examples  # noqa: F401
 from gpucourse import check
 from gpucourse.exercises import banks, checking, progress
 from gpucourse.exercises.checking import examine
-from gpucourse.exercises.results import CheckFailed
-from gpucourse.exercises.view import result_lines
+from gpucourse.exercises.results import CheckFailed, Mark, Result
+from gpucourse.exercises.view import marked, result_lines
 
 pytestmark = pytest.mark.usefixtures("examples")
 
@@ -158,6 +158,18 @@ def test_the_html_says_what_the_text_says():
     for part in ("<b>98.4</b>", "wrong (2 of 3 parts)", "✗ gradients: 0.5 GiB", '<code>hint("98.4")</code>'):
         assert part in page
     assert "<pre" not in page
+
+
+def test_code_in_a_line_is_set_as_code():
+    assert marked('Call `fn(x < 1)`, then `hint("01.3")` or hint("01.3").') == (
+        'Call <code>fn(x &lt; 1)</code>, then <code>hint("01.3")</code> or <code>hint("01.3")</code>.')
+
+
+def test_what_is_wrong_twice_in_the_same_way_is_explained_once():
+    note = "A GiB is 2³⁰ bytes."
+    marks = tuple(Mark(what, ok=False, seen="9", note=note) for what in ("model 1", "model 2"))
+    said = str(result_lines(Result("98.4", "wrong", marks=marks)))
+    assert said.count(note) == 1 and "model 2: 9 (as above)" in said and "model 1: 9\n" in said
 
 
 def test_text_of_the_learner_is_escaped_in_html():
