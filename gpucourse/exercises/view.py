@@ -10,7 +10,7 @@ from gpucourse.exercises.results import Mark, Result
 
 SIGNS = {"right": "✓", "wrong": "✗", "error": "✗", "not attempted": "·", "skipped": "–"}
 WIDTH = 110
-ROW = '<dl style="margin: 0"><dd style="margin: 0 0 0 2em">{}</dd></dl>'  # indents all its lines, also without the style
+ROW = '<dl style="margin: 0"><dd style="margin: 0 0 0 2em">{}</dd></dl>'  # indents also where styles are stripped
 INDENTED = (ROW, ROW.format(ROW))
 
 
