@@ -33,8 +33,8 @@ STATES = {
         "bf16-autocast", "adamw",
         Misconception(8, "That is a model whose weights *are* bf16. Autocast casts inside the operations: what is "
                          "stored, and what the optimizer sees, stays fp32."),
-        Misconception(12, "Two of the four parts are taken as 16-bit, or one is missing. Which of weight, gradient and the "
-                          "two moments does autocast change at rest?"),
+        Misconception(12, "One part is missing, or two are taken as 16-bit. Which of weight, gradient and the two "
+                          "moments does autocast change at rest?"),
         Misconception(14, "The weights stay fp32. The 16-bit copies that autocast makes come on top: activations."),
         Misconception(18, "The 16-bit copies of the weights are kept for backward: they are activations, not states.")),
     "pure bf16, AdamW": per_parameter(
