@@ -16,6 +16,7 @@
 # %%
 import itertools
 import statistics
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -400,7 +401,7 @@ print(columns_text(table))
 # Now the training, on text that ships with Python.
 
 # %% tags=["nbval-ignore-output"]
-steps = pick(profile, smoke=10, lab=40, full=60)
+steps = pick(profile, smoke=10, lab=20, full=60)
 training = models.training(small, job, here.torch, seed)
 text = models.text.batches(job.micro_batch, job.seq, seed)
 with watch(f"{small.name}, {job.precision}") as chart:
@@ -508,26 +509,37 @@ check("02.1", answer_1)
 
 # %% [markdown]
 # ### 02.2 Six operations on an H100
-# Place each on its floor, in bf16 on the same card, with 5 µs for a launch: `compute`, `memory` or `overhead`. Count what must be moved to and from the card's memory, once.
+# Which of the three floors is the highest, and how high is it? Give for each the least time that it takes, in µs, in bf16 on the same card, with 5 µs for a launch. Count what must be moved to and from the card's memory, once.
 #
 # - **A** linear [16384, 4096] × [4096, 14336], a long batch
 # - **B** the same layer while 64 requests generate one token each: [64, 4096] × [4096, 14336]
 # - **C** the residual add of two tensors [16384, 4096]
 # - **D** attention's scores of one sequence, written out: 32 heads, [8192, 128] × [128, 8192] each
-# - **E** attention of the same sequence in one kernel that keeps the scores on the chip: both products, reads queries, keys and values, writes the result
+# - **E** attention of the same sequence in one kernel that keeps the scores on the chip: both products, no mask; it reads queries, keys and values and writes the result
 # - **F** the RMS norm of one token: [1, 4096]
 
 # %% tags=["stub"] exercise="02.2"
 answer_2 = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ..., "F": ...}
 
 # %% tags=["solution"] exercise="02.2"
+def floor_us(flops: int, moved: int) -> float:
+    """The highest of the three floors on an H100, µs."""
+    card = gpu("h100-sxm")
+    return 1e6 * max(flops / card.peak("bf16"), moved / card.bandwidth, 5e-6)
+
+
+def product(m: int, k: int, n: int) -> tuple[int, int]:
+    """FLOPs and bytes in bf16."""
+    return 2 * m * k * n, 2 * (m * k + k * n + m * n)
+
+
 answer_2 = {
-    "A": "compute",  # thousands of rows
-    "B": "memory",  # 64 rows are 64 FLOPs a byte, far left of the ridge
-    "C": "memory",  # one FLOP for six bytes
-    "D": "memory",  # at most the head's width in FLOPs a byte: the scores are what is moved
-    "E": "compute",  # the same FLOPs twice over, and only the edges of the picture are moved
-    "F": "overhead",  # a few KiB: moved in nanoseconds
+    "A": floor_us(*product(16384, 4096, 14336)),  # compute: thousands of rows
+    "B": floor_us(*product(64, 4096, 14336)),  # memory: 64 rows are 64 FLOPs a byte, far left of the ridge
+    "C": floor_us(16384 * 4096, 3 * 2 * 16384 * 4096),  # memory: one FLOP for six bytes
+    "D": floor_us(32 * 2 * 8192 * 128 * 8192, 32 * 2 * (2 * 8192 * 128 + 8192 * 8192)),  # memory: the scores are moved
+    "E": floor_us(32 * 4 * 8192 * 128 * 8192, 32 * 2 * 4 * 8192 * 128),  # compute: only the edges of D are moved
+    "F": floor_us(4 * 4096, 3 * 2 * 4096),  # the launch: a few KiB are moved in nanoseconds
 }
 
 # %% tags=["check"] exercise="02.2"
@@ -547,7 +559,7 @@ check("02.2", answer_2)
 #     return sum(times) / len(times)
 # ```
 #
-# `fn` queues its work on a device; `synchronize()` returns when the queue is empty. `inputs` is longer than what the device's cache holds, if they are taken in turn. `warmup` calls are slow. Now and then a call stumbles. Return the usual seconds of one call, from an idle device until the result is there. Clock and device are played ones; the check looks at the ratio of your time to theirs.
+# `fn` queues its work on a device; `synchronize()` returns when the queue is empty. `inputs` is longer than what the device's cache holds, if they are taken in turn. `warmup` calls are slow. Now and then a call stumbles, or has the machine to itself. Return the usual seconds of one call, from an idle device until the result is there. Clock and device are played ones; the check looks at the ratio of your time to theirs.
 
 # %% tags=["stub"] exercise="02.3"
 def seconds_of(fn, inputs, warmup: int, repeats: int, clock, synchronize) -> float:
@@ -609,7 +621,8 @@ check("02.4", count_flops)
 # %% [markdown]
 # ### 02.5 From a log line
 # ```
-# step 2000 | loss 2.41 | 24.75 s/step | 64 sequences of 8,192 tokens a step | 64 × A100 80 GB | llama-3.1-70b, bf16, every block recomputed
+# llama-3.1-70b, bf16, every block recomputed, 64 × A100 80 GB
+# step 2000 | loss 2.41 | 24.75 s/step | 64 sequences of 8,192 tokens a step
 # ```
 # Tokens a second and GPU, MFU and HFU (by the formula) in per cent, `palm` convention.
 
@@ -626,7 +639,7 @@ check("02.5", answer_5)
 
 # %% [markdown]
 # ### 02.6 Which convention?
-# Four dashboards print a utilization and do not say how. Find out.
+# Four dashboards print a utilization and do not say how. Find out; and bring B and C to `palm`, in per cent, so that they can be held against A.
 #
 # | log | model | GPU, precision | sequence | tokens/s a GPU | prints |
 # |---|---|---|---|---|---|
@@ -638,7 +651,7 @@ check("02.5", answer_5)
 # `palm`, `no-embedding`, `causal`, or `recomputed`: palm with what is recomputed, which is an HFU.
 
 # %% tags=["stub"] exercise="02.6"
-answer_6 = {"A": ..., "B": ..., "C": ..., "D": ...}
+answer_6 = {"A": ..., "B": ..., "C": ..., "D": ..., "B, palm": ..., "C, palm": ...}
 
 # %% tags=["solution"] exercise="02.6"
 def under_each(model, card, precision, seq, rate) -> dict[str, str]:
@@ -651,6 +664,8 @@ answer_6 = {
     "B": under_each("llama-3.1-8b", "h100-sxm", "fp8", 8192, 14451)["37.6"],
     "C": under_each("llama-3.1-8b", "h100-sxm", "bf16", 8192, 6667)["39.0"],
     "D": under_each("llama-3.1-70b", "a100-80", "bf16", 8192, 331)["69.0"],
+    "B, palm": 100 * mfu(shape("llama-3.1-8b"), gpu("h100-sxm"), 14451, 8192, precision="fp8").mfu,
+    "C, palm": 100 * mfu(shape("llama-3.1-8b"), gpu("h100-sxm"), 6667, 8192, precision="bf16").mfu,
 }
 
 # %% tags=["check"] exercise="02.6"
@@ -658,7 +673,7 @@ check("02.6", answer_6)
 
 # %% [markdown]
 # ### 02.7 What is wrong with it?
-# Six figures, and what is known about each. Choose for each the likeliest explanation, the one that reproduces the number.
+# Six figures, and what is known about each. Choose for each the likeliest explanation, the one that reproduces the number. For three of them give the figure, too: what share of the right card's peak **B** is, how many ms **C** takes at least at the card's peak, and how many ms the first call of **E** took.
 #
 # - **A** A 7B model on H100s, bf16: the project's page says 46 %, your own division of the same tokens says 23 %.
 # - **B** The run was moved from A100s to H100s. The log now prints an MFU of 104 %. Nothing else was changed.
@@ -670,7 +685,10 @@ check("02.6", answer_6)
 # `sparse peak`, `another card's peak`, `another precision's peak`, `no synchronisation`, `first call`, `nothing`
 
 # %% tags=["stub"] exercise="02.7"
-answer_7 = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ..., "F": ...}
+answer_7 = {
+    "A": ..., "B": ..., "C": ..., "D": ..., "E": ..., "F": ...,
+    "B, % of the right peak": ..., "C, least ms": ..., "E, ms of the first call": ...,
+}
 
 # %% tags=["solution"] exercise="02.7"
 answer_7 = {
@@ -680,6 +698,9 @@ answer_7 = {
     "D": "another precision's peak",  # half of the fp8 peak
     "E": "first call",  # two seconds for the communicator, spread over a hundred calls
     "F": "nothing",  # 4/3 of the MFU: the forward pass ran twice
+    "B, % of the right peak": 104 * gpu("a100-80").peak("bf16") / gpu("h100-sxm").peak("bf16"),
+    "C, least ms": 1e3 * 2 * 4096**3 / gpu("rtx-4090").peak("bf16"),
+    "E, ms of the first call": 100 * 20 - 99 * 0.14,
 }
 
 # %% tags=["check"] exercise="02.7"
@@ -716,7 +737,7 @@ check("02.8", answer_8)
 gpt2, believed = shape("gpt2"), gpu("a100-80")
 tokens_per_second = 1.04 * believed.peak("bf16") / flops_per_token(gpt2, 1024).total  # what such a log amounts to
 for warning in mfu(gpt2, believed, tokens_per_second, 1024).warnings:
-    print(warning)
+    print(textwrap.fill(warning, 100))
 
 # %% [markdown]
 # The script held the peak of an A100 as a number, and the node has H100s. Against the right card:

@@ -8,6 +8,7 @@ from gpucourse.live.picture import EACH, FAINT, GRID, INK, RATE, spread
 from gpucourse.predict.compute import attainable, ridge
 
 DPI, SIZE = 100, (9.5, 3.6)
+LEADER = "#a8a8a8"  # from a name to its point: darker than the grid, which it crosses
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def _labels(axes, shown: Roofline) -> None:
     for name, y in zip(names, spread(heights, 0.085, 0.03, 0.97), strict=True):
         axes.annotate(name, shown.points[name], xytext=(1.025, y), textcoords="axes fraction", fontsize=8.5, color=INK,
                       va="center", annotation_clip=False,
-                      arrowprops={"arrowstyle": "-", "color": GRID, "linewidth": 0.8, "shrinkB": 5})
+                      arrowprops={"arrowstyle": "-", "color": LEADER, "linewidth": 0.8, "shrinkB": 5})
 
 
 def _style(axes) -> None:

@@ -17,6 +17,7 @@ class PlayedDevice:
     cached: float = 1.0  # what is left of `work` for one of the last four inputs
     slow: int = 0  # calls at the start that take ten times as long
     stumble: float = 0.0  # seconds that each fifth call takes longer
+    lucky: float = 1.0  # what is left of `work` in each seventh call
     queues: bool = True
     now: float = 0.0
     free: float = 0.0  # when the queue will be empty
@@ -25,6 +26,7 @@ class PlayedDevice:
 
     def call(self, given: int) -> None:
         work = self.work * (self.cached if given in self.recent else 1) * (10 if self.calls < self.slow else 1)
+        work *= self.lucky if self.calls % 7 == 6 else 1
         work += self.stumble if self.calls % 5 == 4 else 0
         self.recent.append(given)
         self.calls += 1
@@ -45,6 +47,7 @@ def run_seconds_of(function):
     draw = random.Random()
     work, launch = draw.uniform(1e-3, 5e-3), draw.uniform(1e-5, 2e-4)
     stumble, cached, warmup = draw.uniform(0.05, 0.2), draw.uniform(0.2, 0.5), draw.randint(16, 20)  # > repeats
+    lucky = draw.uniform(0.5, 0.8)
     devices = (
         ("a device that queues", PlayedDevice(work, launch),
          "A launch was timed, or more than one call was in the queue. The clock starts on an idle device and stops "
@@ -53,9 +56,9 @@ def run_seconds_of(function):
          "Calls from the start have reached the result. How many of them does the caller tell you to throw away?"),
         ("one with a cache", PlayedDevice(work, launch, cached=cached, queues=False),
          "The input was still in the cache. Which input did no call see lately?"),
-        ("one that stumbles", PlayedDevice(work, launch, stumble=stumble, queues=False),
-         "Each fifth call stumbled, and your figure moved. Which figure does not mind?"),
-        ("all of it", PlayedDevice(work, launch, cached, warmup, stumble),
+        ("one with odd calls", PlayedDevice(work, launch, stumble=stumble, lucky=lucky, queues=False),
+         "Each fifth call stumbled, each seventh had luck, and your figure moved. Which figure does not mind?"),
+        ("all of it", PlayedDevice(work, launch, cached, warmup, stumble, lucky),
          "Each fault alone is dealt with, not all together: is the queue empty when the first timed call starts?"),
     )
     for what, device, note in devices:
