@@ -51,7 +51,7 @@ class Shape:
     """Sizes are counts of elements. `kv_heads < heads` is grouped-query attention; `bias` is on every linear layer.
 
     head_dim: size of a head where it is not hidden / heads; under latent attention, its part without rotation.
-    qkv_bias: biases on Q, K and V only. qk_norm: a norm on each head's Q and K. parallel: attention and MLP side by
+    qkv_bias: biases on Q, K and V only. qk_norm: an RMSNorm on each head's Q and K. parallel: attention and MLP side by
     side on one norm. other: parameters that the pattern does not name (a pooler, the head's bias).
     """
 
@@ -96,6 +96,11 @@ class Shape:
     @property
     def head_size(self) -> int:
         return self.head_dim or self.hidden // self.heads
+
+    @property
+    def q_hidden(self) -> int:
+        """Width of Q, and of what attention gives: heads × head size."""
+        return self.heads * self.head_size
 
     @property
     def kv_hidden(self) -> int:

@@ -52,8 +52,7 @@ def attend(attention: Attention, x: Tensor, rotary: tuple[Tensor, Tensor] | None
     keys, values: [B, K, S, D], one layer's. rotary: tables of the new tokens' own positions, [T, D] each.
     """
     B, T, _ = x.shape
-    q, k, v = (project(x).view(B, T, -1, attention.head_size).transpose(1, 2)  # [B, heads, T, D]
-               for project in (attention.q, attention.k, attention.v))
+    q, k, v = attention.project(x)  # [B, heads, T, D]
     if rotary is not None:
         q, k = rotate(q, *rotary), rotate(k, *rotary)
     keys[:, :, past:past + T], values[:, :, past:past + T] = k, v

@@ -77,6 +77,9 @@ def of_block(block: nn.Module, layout: Layout, between) -> dict:
     for module in ("attention.q", "attention.k", "attention.v", "mlp.gate", "mlp.up"):
         if module != "mlp.gate" or hasattr(block.mlp, "gate"):
             plan[module] = ColwiseParallel()
+    if block.attention.q_norm is not None:  # a rank's heads lie along dimension 2 of [B, T, A/t, D]
+        plan |= dict.fromkeys(("attention.q_norm", "attention.k_norm"),
+                              SequenceParallel(sequence_dim=2, use_local_output=True))
     for module in ("attention.out", "mlp.down"):
         plan[module] = RowwiseParallel(output_layouts=between)
     if layout.sequence_parallel:

@@ -36,15 +36,24 @@ class Attention(nn.Module):
     def __init__(self, shape: Shape):
         super().__init__()
         self.head_size = shape.head_size
-        self.q = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
-        self.k = nn.Linear(shape.hidden, shape.kv_hidden, bias=shape.bias)
-        self.v = nn.Linear(shape.hidden, shape.kv_hidden, bias=shape.bias)
-        self.out = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
+        bias = shape.bias or shape.qkv_bias
+        self.q = nn.Linear(shape.hidden, shape.q_hidden, bias=bias)
+        self.k = nn.Linear(shape.hidden, shape.kv_hidden, bias=bias)
+        self.v = nn.Linear(shape.hidden, shape.kv_hidden, bias=bias)
+        self.out = nn.Linear(shape.q_hidden, shape.hidden, bias=shape.bias)
+        self.q_norm, self.k_norm = (nn.RMSNorm(shape.head_size, eps=1e-6) if shape.qk_norm else None for _ in "qk")
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of x [B, T, H], each [B, A, T, D]; not rotated yet."""
+        B, T, _ = x.shape
+        q, k, v = (linear(x).view(B, T, -1, self.head_size) for linear in (self.q, self.k, self.v))
+        if self.q_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         B, T, _ = x.shape
-        q, k, v = (project(x).view(B, T, -1, self.head_size).transpose(1, 2)  # [B, A, T, D]
-                   for project in (self.q, self.k, self.v))
+        q, k, v = self.project(x)
         if rotary is not None:
             q, k = rotate(q, *rotary), rotate(k, *rotary)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] != q.shape[1])

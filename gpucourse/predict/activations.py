@@ -2,6 +2,7 @@
 
 from gpucourse.catalog.shapes import Shape
 from gpucourse.errors import unknown
+from gpucourse.predict.axes import WHOLE, queries
 from gpucourse.predict.sizes import Size, size
 
 WORDS = ("none", "op", "full")
@@ -19,11 +20,14 @@ def saved(shape: Shape, precision: str = "fp32", recompute: str = "none") -> Siz
             raise unknown(name, value, allowed)
     e = WIDTHS[precision]
     gated = shape.mlp == "swiglu"
-    attention = size("n h", 2 * e) + size("n k", 2 * e) + size("n a", 4)  # q, k, v, the result; log-sum-exp in fp32
+    q = queries(shape)
+    attention = size(f"n {q}", 2 * e) + size("n k", 2 * e) + size("n a", 4)  # q, k, v, the result; log-sum-exp in fp32
     if recompute == "full":
         return size("n h", e)
     if recompute == "op":
         return size("n h", e) + attention + size("n h", 2 * e) + size("n f", e * (2 if gated else 1))
+    if shape.qk_norm:  # an RMSNorm of each head's q and k: input and normalised input in fp32, one number a head
+        attention += size(f"n {q}", 4 + 4) + size("n k", 4 + 4) + size("n a", 4) + size("n g", 4)
     return 2 * norm(shape, e) + attention + size("n f", e * (4 if gated else 2))
 
 
@@ -38,4 +42,4 @@ def norm(shape: Shape, e: int) -> Size:
 
 def dims(shape: Shape, tokens: int) -> dict[str, int]:
     """What the letters of `saved` stand for."""
-    return dict(n=tokens, h=shape.hidden, k=shape.kv_hidden, f=shape.ffn, a=shape.heads)
+    return WHOLE.values(shape, tokens)

@@ -11,7 +11,8 @@ from gpucourse.catalog.shapes import Shape
 class Axes:
     """tp: ranks. sequence: norms and residual stream are divided along the tokens. loss: the loss works on V/t logits.
 
-    Dimensions have names: n tokens, h hidden, k kv hidden, f ffn, a heads, V vocabulary; "h/t" is a rank's part of h.
+    Dimensions have names: n tokens, h hidden, q and k the widths of queries and of keys, f ffn, a heads, g kv heads,
+    d head size, V vocabulary; "f/t" is a rank's part of f.
     """
 
     tp: int = 1
@@ -28,11 +29,17 @@ class Axes:
 
     def values(self, shape: Shape, tokens: int) -> dict[str, int]:
         """Elements along each dimension, whole and of the rank that has most."""
-        whole = dict(n=tokens, h=shape.hidden, k=shape.kv_hidden, f=shape.ffn, a=shape.heads, V=shape.vocab)
+        whole = dict(n=tokens, h=shape.hidden, q=shape.q_hidden, k=shape.kv_hidden, f=shape.ffn, a=shape.heads,
+                     g=shape.kv_heads, d=shape.head_size, V=shape.vocab)
         return whole | {f"{name}/t": ceil(size / self.tp) for name, size in whole.items() if self.tp > 1}
 
 
 WHOLE = Axes()
+
+
+def queries(shape: Shape) -> str:
+    """The dimension of Q's width: h where heads divide the hidden width among them, as they mostly do."""
+    return "h" if shape.q_hidden == shape.hidden else "q"
 
 
 def axes(layout: Layout) -> Axes:

@@ -17,7 +17,7 @@ from gpucourse.predict.parameters import parameters
 from gpucourse.predict.pipeline import situations
 from gpucourse.predict.step import Step
 
-LACKING = ("experts", "latent", "parallel", "qk_norm", "qkv_bias", "other")  # parts that our networks do not have
+LACKING = ("experts", "latent", "parallel", "other")  # parts that our networks do not have
 
 
 def memory(shape: Shape, job: Job) -> Ledger:
@@ -77,9 +77,9 @@ def check(shape: Shape, job: Job) -> None:
         raise BadInput(f"seq {job.seq} is longer than the context of {shape.name}: {shape.context}")
     must_divide(shape, job)
     lacking = [name for name in LACKING if getattr(shape, name)]
-    if lacking or shape.heads * shape.head_size != shape.hidden:
-        raise BadInput(f"{shape.name} has {', '.join(lacking) or 'heads × head size other than hidden'}: "
-                       "its memory is not predicted yet; use a GPT-2 or Llama style shape")
+    if lacking:
+        raise BadInput(f"{shape.name} has {', '.join(lacking)}: its memory is not predicted yet; use a GPT-2 or Llama "
+                       "style shape")
     unlike = job.layout.but(cp=1, ep=1)
     partly = job.recompute in ("attention", "op")
     awaited = {f"{job.layout}": job.layout != unlike, f"recompute {job.recompute}": partly,

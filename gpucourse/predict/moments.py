@@ -208,8 +208,7 @@ def cached_copies(step: Step) -> int:
     """Autocast caches each weight's 16-bit copy until it exits; bytes a block that is recomputed, so keeps none."""
     if not step.precision.autocast or step.job.recompute == "none":
         return 0
-    norms = step.own.final_norm * 2
-    return 2 * (count(step.own.block) - count(norms))
+    return 2 * (count(step.own.block) - count(step.own.norms + step.own.head_norms))
 
 
 def temporaries(step: Step) -> int:

@@ -1,12 +1,12 @@
 """The operations of our transformer, as autograd sees them: one list a block, one list for the head and the loss.
 
-Sizes are in bytes over n tokens, hidden h, kv hidden k, ffn f, heads a, vocabulary V. The rules are PyTorch's eager
-ones on a CPU: what each node saves is read off its derivative formula, and each list is held against the dry run.
+Sizes are in bytes over the dimensions of predict/axes.py. The rules are PyTorch's eager ones on a CPU: what each node
+saves is read off its derivative formula, and each list is held against the dry run.
 """
 
 from gpucourse.catalog.jobs import Precision
 from gpucourse.catalog.shapes import Shape
-from gpucourse.predict.axes import WHOLE, Axes
+from gpucourse.predict.axes import WHOLE, Axes, queries
 from gpucourse.predict.sizes import NOTHING, Size, size
 from gpucourse.predict.tape import Op
 
@@ -92,25 +92,33 @@ def leave(precision: Precision, axes: Axes, out: str, x: str, ends: tuple[str, .
 
 
 def norm(shape: Shape, precision: Precision, axes: Axes, out: str, x: str) -> list[Op]:
-    """LayerNorm is one node. RMSNorm on a CPU is made of small ones, in fp32 whatever comes in."""
+    """LayerNorm is one node."""
     width, n = precision.weights, axes.stream
     made = size(f"{n} h", width)
     if shape.norm == "layernorm":
         return [Op(out, out, made, uses=(x,), keeps=(x,), aside=size(n, 2 * width), gradient=size("h", 2 * width))]
-    wide, exact = f"{out}: input", size(f"{n} h", 4)
+    return rms_norm(out, x, n, "h", width, width)
+
+
+def rms_norm(out: str, x: str, rows: str, each: str, width: int, weight: int, ends: tuple[str, ...] = ()) -> list[Op]:
+    """RMSNorm of `rows` vectors on a CPU is made of small nodes, in fp32 whatever comes in.
+
+    width, weight: bytes an element of x and of the norm's own weight. ends: what else ends with it.
+    """
+    made, wide, exact = size(f"{rows} {each}", width), f"{out}: input", size(f"{rows} {each}", 4)
     parts = ("squares", "mean", "scale", "scaled", "result")
     squares, mean, scale, scaled, result = (f"{out}: {part}" for part in parts)
     before = [] if width == 4 else [Op(f"{out}: upcast", wide, exact, uses=(x,))]
-    after = [] if width == 4 else [Op(f"{out}: downcast", out, made, uses=(result,), ends=(result,))]
+    after = [] if width == 4 else [Op(f"{out}: downcast", out, made, uses=(result,), ends=(result, *ends))]
     wide, result = (x, out) if width == 4 else (wide, result)
     return [
         *before,
         Op(squares, squares, exact, uses=(wide,), keeps=(wide,), work=2 * exact),
-        Op(mean, mean, size(n, 4), uses=(squares,)),
-        Op(scale, scale, size(n, 4), uses=(mean,), keeps=(scale,), ends=(squares, mean)),
+        Op(mean, mean, size(rows, 4), uses=(squares,)),
+        Op(scale, scale, size(rows, 4), uses=(mean,), keeps=(scale,), ends=(squares, mean)),
         Op(scaled, scaled, exact, uses=(wide, scale), keeps=(wide, scale), work=exact),
-        Op(f"{out}: weight", result, exact, uses=(scaled,), keeps=(scaled,), gradient=size("h", width), work=exact,
-           ends=(scaled, scale) if width == 4 else (scaled, scale, wide)),
+        Op(f"{out}: weight", result, exact, uses=(scaled,), keeps=(scaled,), gradient=size(each, weight), work=exact,
+           ends=(scaled, scale, *ends) if width == 4 else (scaled, scale, wide)),
         *after,
     ]
 
@@ -147,19 +155,24 @@ def row_linear(precision: Precision, axes: Axes, out: str, x: str, inner: str, b
 
 def attention(shape: Shape, precision: Precision, axes: Axes) -> list[Op]:
     """q, k, v, rotation, scaled dot-product attention (its flash kernel saves the log-sum-exp), output projection."""
-    width, h, k = precision.compute, axes.part("h"), axes.part("k")
+    width, wide, narrow = precision.compute, queries(shape), axes.part("k")
+    q = axes.part(wide)
     ops, x, saved = enter(precision, axes, "attention input", "attention norm")
-    for name, outer in (("q", h), ("k", k), ("v", k)):
-        ops = ops + linear(precision, name, x, "h", outer, shape.bias, saved=saved)
+    for name, outer in (("q", q), ("k", narrow), ("v", narrow)):
+        ops = ops + linear(precision, name, x, "h", outer, shape.bias or shape.qkv_bias, saved=saved)
     names = ["q", "k", "v"]
+    if shape.qk_norm:
+        for name, heads, ends in (("q", "a", ()), ("k", "g", ("q", "k"))):
+            ops += rms_norm(f"{name} normed", name, f"n {axes.part(heads)}", "d", width, precision.weights, ends)
+        names = ["q normed", "k normed", "v"]
     if shape.positions == "rope":
-        ops += [*rotate(width, "q rotated", "q", h), *rotate(width, "k rotated", "k", k)]
-        names[:2] = ["q rotated", "k rotated"]
+        ops += [*rotate(width, "q rotated", names[0], q), *rotate(width, "k rotated", names[1], narrow)]
+        names = ["q rotated", "k rotated", "v"]
     return [
         *ops,
-        Op("attention", "attention", size(f"n {h}", width), uses=tuple(names), keeps=(*names, "attention"),
+        Op("attention", "attention", size(f"n {q}", width), uses=tuple(names), keeps=(*names, "attention"),
            aside=size(f"n {axes.part('a')}", 4)),
-        *row_linear(precision, axes, "attention out", "attention", "h", shape.bias,
+        *row_linear(precision, axes, "attention out", "attention", wide, shape.bias,
                     ends=("attention norm", "attention input", *names, "attention")),
     ]
 

@@ -103,7 +103,7 @@ class Step:
         """Elements of optimizer state of the tensors that tensor parallelism leaves whole."""
         if self.axes.tp == 1 or self.axes.sequence:
             return 0
-        norms = self.all.norm * 2 * len(self.rank.layers)
+        norms = self.all.norms * len(self.rank.layers)
         return self.elements("optimizer", self.all.positions + self.all.final_norm + norms)
 
     def elements(self, kind: str, part: tuple[Tensor, ...], times: int = 1) -> int:
@@ -128,6 +128,8 @@ class Step:
 
     def where(self) -> str:
         names = dict(n="tokens", h="hidden", k="kv hidden", f="ffn", a="heads", V="vocabulary")
+        names |= dict(q="heads × head size") if self.shape.q_hidden != self.shape.hidden else {}
+        names |= dict(g="kv heads", d="head size") if self.shape.qk_norm else {}
         parts = [f"{letter} {name} {self.dims[letter]:,}" for letter, name in names.items()]
         return " · ".join([*parts, f"t ranks {self.axes.tp}"] if self.axes.tp > 1 else parts)
 

@@ -8,14 +8,16 @@ from math import ceil
 
 from gpucourse.catalog.shapes import Shape
 from gpucourse.catalog.stages import Part
-from gpucourse.predict.axes import Axes
+from gpucourse.predict.axes import Axes, queries
 
 Tensor = tuple[int, int]  # rows, columns
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Of one rank: the two embeddings, each block the same, a norm, the final norm, the head (none where tied).
+    """Of one rank: the two embeddings, each block the same, its norms, the final norm, the head (none where tied).
+
+    head_norms: those of each head's Q and K; `norms` are the two of the residual stream.
 
     table_gradient, positions_gradient: what a rank's gradients of the embeddings look like. Tensor parallelism leaves
     them whole, each rank with its part of the sum, until the optimizer needs them; a tied table's is divided sooner.
@@ -24,7 +26,8 @@ class Tensors:
     embedding: tuple[Tensor, ...]
     positions: tuple[Tensor, ...]
     block: tuple[Tensor, ...]
-    norm: tuple[Tensor, ...]
+    norms: tuple[Tensor, ...]
+    head_norms: tuple[Tensor, ...]
     final_norm: tuple[Tensor, ...]
     head: tuple[Tensor, ...]
     table_gradient: tuple[Tensor, ...]
@@ -73,22 +76,25 @@ def tensors(shape: Shape, axes: Axes) -> Tensors:
     h = shape.hidden
     norm = ((h, 1),) if shape.norm == "rmsnorm" else ((h, 1), (h, 1))
 
-    def first(outer: str) -> tuple[Tensor, ...]:
+    def first(outer: str, bias: bool = shape.bias) -> tuple[Tensor, ...]:
         rows = sizes[axes.part(outer)]
-        return ((rows, h), (rows, 1)) if shape.bias else ((rows, h),)
+        return ((rows, h), (rows, 1)) if bias else ((rows, h),)
 
     def second(inner: str) -> tuple[Tensor, ...]:
         columns = sizes[axes.part(inner)]
         return ((h, columns), (h, 1)) if shape.bias else ((h, columns),)
 
-    attention = first("h") + first("k") + first("k") + second("h")
+    q, biased = queries(shape), shape.bias or shape.qkv_bias
+    head_norms = ((shape.head_size, 1),) * 2 * shape.qk_norm
+    attention = first(q, biased) + first("k", biased) + first("k", biased) + second(q) + head_norms
     mlp = first("f") * (2 if shape.mlp == "swiglu" else 1) + second("f")
     learned = shape.positions == "learned"
     return Tensors(
         embedding=((vocab, h),),
         positions=((context, h),) * learned,
         block=norm + attention + norm + mlp,
-        norm=norm,
+        norms=norm * 2,
+        head_norms=head_norms,
         final_norm=norm,
         head=() if shape.tied else ((vocab, h),),
         table_gradient=((shape.vocab, h),),

@@ -33,7 +33,8 @@ def drawn(seed: int):
     ffn = draw.randint(20, 200)
     if seed % 2:
         return gpt("gpt", ffn=ffn, **common)
-    return llama("llama", kv_heads=kv_heads, ffn=ffn, **common)
+    wide = dict(head_dim=head_size + 4, qk_norm=True, qkv_bias=True) if seed % 4 == 2 else {}
+    return llama("llama", kv_heads=kv_heads, ffn=ffn, **common, **wide)
 
 
 def counted(of, word: str, dtype: torch.dtype, rows: int, seq: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from gpucourse.predict.kv_cache import kv_bytes_per_token
 
 SHAPES = [gpt("gpt", 3, 48, 4, vocab=61, context=40),
           llama("grouped", 3, 48, 6, 2, 80, vocab=61, context=40),
+          llama("wide", 3, 48, 6, 2, 80, vocab=61, context=40, head_dim=10, qk_norm=True, qkv_bias=True),
           llama("multi-query", 2, 48, 6, 1, 80, vocab=61, context=40)]
 each = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gpucourse import dryrun, predict
+from gpucourse import catalog, dryrun, predict
 from gpucourse.catalog import Job, gpt, llama
 from gpucourse.errors import BadInput
 from gpucourse.evidence import INSTANTS, STATES
@@ -59,6 +59,28 @@ def test_every_instant_of_a_gpt_and_a_llama_step():
             computed, dry = predict.memory(shape, job), dryrun.memory(shape, job)
             for instant in INSTANTS:
                 assert abs(computed.total(instant) - dry.total(instant)) <= SCALARS, (shape.name, recompute, instant)
+
+
+@pytest.mark.parametrize("job", (Job(2, 128), Job(2, 100, "bf16", recompute="full"), Job(1, 128, "bf16-autocast")),
+                         ids=str)
+@pytest.mark.parametrize("parts", (dict(head_dim=32), dict(head_dim=12, tied=True), dict(qkv_bias=True),
+                                   dict(qk_norm=True), dict(head_dim=24, qk_norm=True, qkv_bias=True)), ids=str)
+def test_every_instant_with_other_heads_biases_and_norms(parts, job):
+    shape = llama("llama", 3, 64, 4, 2, 176, vocab=500, context=128, **parts)
+    computed, dry = predict.memory(shape, job), dryrun.memory(shape, job)
+    biases = 6 * (shape.q_hidden + 2 * shape.kv_hidden)  # autocast's 16-bit biases, and those of a recomputed block
+    allowed = SCALARS + (biases if shape.qkv_bias and job.bytes.autocast else 0)
+    for instant in dry.at:
+        assert abs(computed.total(instant) - dry.total(instant)) <= allowed, instant
+    assert computed.states() == {name: dry.at["step"].get(name, 0) for name in STATES}
+
+
+def test_every_published_shape_of_these_parts_is_predicted():
+    for name in ("qwen2.5-0.5b", "qwen2.5-72b", "qwen3-4b", "llama-3.2-1b", "llama-3.2-3b"):
+        what, job = catalog.shape(name), Job(1, 1024, "bf16")
+        assert predict.memory(what, job).states()["gradients"] == 2 * predict.parameters(what).total
+    nemo = llama("mistral-nemo", 40, 5120, 32, 8, 14336, vocab=131072, context=131072, head_dim=128)
+    assert predict.memory(nemo, Job(1, 1024, "bf16")).states()["gradients"] == 2 * 12_247_782_400
 
 
 def test_a_changed_coefficient_would_be_seen():

@@ -11,7 +11,8 @@ from gpucourse.predict import parameters
 
 GPT = gpt("gpt", 3, 48, 4, vocab=300, context=32)
 LLAMA = llama("llama", 3, 48, 4, 2, 128, vocab=300, context=32)
-SHAPES = pytest.mark.parametrize("shape", [GPT, LLAMA, GPT.but(tied=False), LLAMA.but(tied=True)], ids=str)
+WIDE = LLAMA.but(head_dim=20, qk_norm=True, qkv_bias=True)
+SHAPES = pytest.mark.parametrize("shape", [GPT, LLAMA, GPT.but(tied=False), LLAMA.but(tied=True), WIDE], ids=str)
 
 
 @SHAPES
