@@ -5,5 +5,5 @@ Threads that outnumber the cores wait for each other in every matrix product.
 
 import os
 
-WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // WORKERS)))
+if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):  # set in a worker, and not in what starts them
+    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // workers))

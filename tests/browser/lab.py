@@ -16,7 +16,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 SHOTS = Path(__file__).parent / "shots"
-DEADLINE = 90  # seconds: only a hang takes longer, also on a busy machine
+DEADLINE = 180  # seconds: only a hang takes longer, also on a busy machine
 CHROMIUM_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
                       "--disable-component-update", "--disable-sync", "--no-first-run"]
 SESSION = "jupyterapp.shell.currentWidget.sessionContext.session"

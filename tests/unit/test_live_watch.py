@@ -333,4 +333,4 @@ def test_the_peak_of_the_device_itself_counts():
 
 def test_importing_watch_loads_no_torch():
     code = "import sys; from gpucourse import watch; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=600).returncode == 0
