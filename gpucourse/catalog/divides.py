@@ -10,9 +10,9 @@ def must_divide(shape: Shape, job: Job) -> None:
     """BadInput for the first part of `shape` that job.layout cannot divide evenly, with what it is and has to be."""
     layout = job.layout
     _even("tp", layout.tp, {"heads": shape.heads, "kv heads": shape.kv_heads, "ffn": shape.ffn}, shape.name)
-    if layout.sequence_parallel:
-        _even("tp with sequence-parallel", layout.tp, {"tokens of a sequence": job.seq}, "the job")
     _even("cp", layout.cp, {"tokens of a sequence": job.seq}, "the job")
+    if layout.sequence_parallel:
+        _even("tp with sequence-parallel", layout.tp, {"tokens of a sequence": job.seq // layout.cp}, "the job")
     if layout.ep > 1:
         _even("ep", layout.ep, {"experts": shape.experts.count if shape.experts else 0}, shape.name)
     if layout.stages > shape.layers:

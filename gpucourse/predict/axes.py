@@ -1,4 +1,4 @@
-"""How tensor parallelism divides what a block works on: which dimensions are divided among the ranks."""
+"""How tensor and context parallelism divide what a block works on: which dimensions are divided among the ranks."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -10,6 +10,7 @@ from gpucourse.catalog.shapes import Shape
 @dataclass(frozen=True)
 class Axes:
     """tp: ranks. sequence: norms and residual stream are divided along the tokens. loss: the loss works on V/t logits.
+    cp: ranks that each have a part of every sequence; n counts the tokens of one of them.
 
     Dimensions have names: n tokens, h hidden, q and k the widths of queries and of keys, f ffn, a heads, g kv heads,
     d head size, V vocabulary; "f/t" is a rank's part of f.
@@ -18,6 +19,7 @@ class Axes:
     tp: int = 1
     sequence: bool = False
     loss: bool = False
+    cp: int = 1
 
     @property
     def stream(self) -> str:
@@ -43,4 +45,4 @@ def queries(shape: Shape) -> str:
 
 
 def axes(layout: Layout) -> Axes:
-    return Axes(layout.tp, layout.sequence_parallel, layout.vocab_parallel_loss)
+    return Axes(layout.tp, layout.sequence_parallel, layout.vocab_parallel_loss, layout.cp)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gpucourse.catalog.jobs import OPTIMIZERS
 from gpucourse.predict import moments as at
+from gpucourse.predict import ring
 from gpucourse.predict.ledger import Line
 from gpucourse.predict.moments import Moment
 from gpucourse.predict.sizes import formula
@@ -46,7 +47,7 @@ def states(step: Step, instants: Iterable[str]) -> list[Line]:
 
 def batch(step: Step, constant) -> Line:
     """Tokens and targets; in a pipeline those of all micro-batches, on the first rank and on the last."""
-    tokens, kinds = step.job.tokens, step.rank.first + step.rank.last
+    tokens, kinds = step.tokens, step.rank.first + step.rank.last
     if step.layout.pp == 1:
         return constant("batch", "activations", f"tokens and targets, 2 × 8 × {tokens:,}", 16 * tokens)
     times = step.job.accumulate
@@ -70,19 +71,20 @@ def described(step: Step) -> dict[str, tuple[str, str, str]]:
     made = count(step.own.table_gradient)
     recomputed = f"{formula(last.kept)}, and " * (step.job.recompute == "full")
     unreduced = f"{low} × the elements whose gradients are not yet shared out"
+    around = ring.SOURCE if step.layout.cp > 1 else ""
     one = "each block between its forward and its backward" if units.kept else "one block"
     return {
         at.GRADIENTS: ("gradients", f"{step.bytes.gradients} × {step.all_elements('gradients'):,}"
                        + " once all exist" * (not step.gradients_stay), ""),
         at.KEPT: ("activations", kept(step), CPU_EAGER),
         at.COPIES: ("activations", f"2 × {at.cached_copies(step) // 2:,} a block, until the loss is known", ""),
-        at.BLOCK_FORWARD: ("activations", f"at {last.forward.at}", ""),
+        at.BLOCK_FORWARD: ("activations", f"at {last.forward.at}", around),
         at.HEAD_FORWARD: ("activations", f"at {highest((head.forward, head.loss_forward)).at}", ""),
         at.HEAD_KEPT: ("activations", formula(head.kept), CPU_EAGER),
         at.LOSS_BACKWARD: ("temporaries", f"at {highest((head.loss_backward, head.backward)).at}", ""),
         at.STREAM: ("temporaries", formula(step.stream_size), ""),
         at.WAITING: ("temporaries", f"{low} × {table:,}", ""),
-        at.BLOCK_BACKWARD: ("temporaries", f"{recomputed}at {last.backward.at}", ""),
+        at.BLOCK_BACKWARD: ("temporaries", f"{recomputed}at {last.backward.at}", around),
         at.EMBEDDING: ("temporaries", f"{low} × {made:,}" + " made, and added to the head's" * at.adding(step), ""),
         at.GATHERED: ("gathered", f"{units.ends:,} outside of the blocks, {units.block:,} for {one}", FULLY_SHARD),
         at.GATHERING: ("gathered", f"{units.block:,} for a block on its way", FULLY_SHARD),

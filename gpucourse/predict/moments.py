@@ -200,7 +200,7 @@ def positions_gradient(step: Step) -> int:
     own = step.own
     if not own.positions or step.gradients_stay or step.sharded:
         return 0
-    summed = step.precision.weights * step.job.seq * step.shape.hidden
+    summed = step.precision.weights * step.seq * step.shape.hidden
     return step.bytes.gradients * (count(own.block) + count(own.positions_gradient)) + summed
 
 

@@ -6,6 +6,7 @@ saves is read off its derivative formula, and each list is held against the dry 
 
 from gpucourse.catalog.jobs import Precision
 from gpucourse.catalog.shapes import Shape
+from gpucourse.predict import ring
 from gpucourse.predict.axes import WHOLE, Axes, queries
 from gpucourse.predict.sizes import NOTHING, Size, size
 from gpucourse.predict.tape import Op
@@ -168,10 +169,13 @@ def attention(shape: Shape, precision: Precision, axes: Axes) -> list[Op]:
     if shape.positions == "rope":
         ops += [*rotate(width, "q rotated", names[0], q), *rotate(width, "k rotated", names[1], narrow)]
         names = ["q rotated", "k rotated", "v"]
+    grouped, heads = shape.heads >= 2 * shape.kv_heads, axes.part("a")
+    around = {} if axes.cp == 1 else dict(forward_work=ring.forward_work(axes.cp, width, q, narrow, heads),
+                                          work=ring.backward_work(axes.cp, width, q, narrow, grouped))
     return [
         *ops,
-        Op("attention", "attention", size(f"n {q}", width), uses=tuple(names), keeps=(*names, "attention"),
-           aside=size(f"n {axes.part('a')}", 4)),
+        Op("attention" if axes.cp == 1 else "ring attention", "attention", size(f"n {q}", width), uses=tuple(names),
+           keeps=(*names, "attention"), aside=size(f"n {heads}", 4), **around),
         *row_linear(precision, axes, "attention out", "attention", wide, shape.bias,
                     ends=("attention norm", "attention input", *names, "attention")),
     ]

@@ -30,7 +30,7 @@ class Units:
 
 
 class Step:
-    """Everything that the moments of a step are computed from.
+    """Everything that the moments of a step are computed from. seq, tokens: those of one context-parallel rank.
 
     part: the layers that forward and backward go through here. rank: all that the rank has, where that is more.
     began: whether gradients exist already; None where that follows from the job, as without a pipeline.
@@ -49,10 +49,12 @@ class Step:
         self.gradients_stay = (job.accumulate > 1 if began is None else began) or in_buckets
         again = self.gradients_stay and not self.sharded  # unsharded gradients are new in every backward pass
         self.axes = axes(self.layout)
-        self.dims = self.axes.values(shape, job.tokens)
+        self.seq = job.seq // self.layout.cp
+        self.tokens = job.micro_batch * self.seq
+        self.dims = self.axes.values(shape, self.tokens)
         self.own: Tensors = tensors(shape, self.axes).of(self.part)
         self.all: Tensors = tensors(shape, self.axes).of(self.rank)
-        of = (shape, self.precision, self.axes, job.tokens)
+        of = (shape, self.precision, self.axes, self.tokens)
         layers = self.part.layers
         self.recomputed = recomputed_layers(job.recompute, shape.layers)[layers.start:layers.stop]
         kinds = {recomputed: costs.block(*of, recomputed, again) for recomputed in set(self.recomputed)}
@@ -62,9 +64,9 @@ class Step:
         self.head = costs.head(*of, self.sharded and self.bytes.autocast, again)
         self.stream_size = costs.stream(self.precision, self.axes)
         self.stream = self.at(self.stream_size)
-        self.whole_stream = self.precision.weights * job.tokens * shape.hidden
+        self.whole_stream = self.precision.weights * self.tokens * shape.hidden
         self.tied = shape.tied and self.part.whole
-        position_ids = 8 * job.seq if shape.positions == "learned" and self.part.first else 0
+        position_ids = 8 * self.seq if shape.positions == "learned" and self.part.first else 0
         # What forward holds of the part's input, and blocks do not keep: at the first block that is its stream.
         self.received = 0 if self.part.first or self.blocks[0].keeps_stream else self.stream
         self.beside = position_ids + self.received

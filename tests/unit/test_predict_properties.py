@@ -45,14 +45,15 @@ def activations(shape, job):
 @st.composite
 def layouts(draw):
     dp, tp, pp = (draw(st.sampled_from([1, 1, 2, 4])) for _ in range(3))
+    cp = draw(st.sampled_from([1, 1, 2]))
     together = tp > 1 and draw(st.booleans())
     shard = draw(st.sampled_from(SHARDS)) if dp > 1 else "none"
-    return Layout(dp=dp, shard=shard, tp=tp, pp=pp, sequence_parallel=together,
+    return Layout(dp=dp, shard=shard, tp=tp, pp=pp, cp=cp, sequence_parallel=together,
                   vocab_parallel_loss=tp > 1 and draw(st.booleans()))
 
 
 @few
-@given(SHAPES, PRECISIONS, layouts(), st.sampled_from(["dp", "tp", "pp"]))
+@given(SHAPES, PRECISIONS, layouts(), st.sampled_from(["dp", "tp", "pp", "cp"]))
 def test_more_ranks_never_cost_more_state(shape, precision, layout, axis):
     job = Job(1, 128, precision, accumulate=8, layout=layout)
     more = layout.but(**{axis: 2 * getattr(layout, axis)})
