@@ -115,8 +115,8 @@ for name, f in FORMATS.items():
     bits = [rounded(v, f) for v in drawn.tolist()]
     assert bits == by_torch(drawn, name).tolist() == [nearest(v, f.exponent, f.mantissa) for v in drawn.tolist()]
     off = max(abs(b / v - 1) for b, v in zip(bits, drawn.tolist(), strict=True) if abs(v) >= f.smallest_normal)
-    print(f"{name}: {len(bits):,} values, the same by arithmetic, by bits and by torch; largest relative error {off:.2g}, "
-          f"half a step is {f.epsilon / 2:.2g}")
+    print(f"{name}: {len(bits):,} values, the same by arithmetic, by bits and by torch; "
+          f"relative error at most {off:.2g}, half a step {f.epsilon / 2:.2g}")
 
 # %% [markdown]
 # The relative error never exceeds half of the format's step at 1, at any magnitude that is normal. That is the whole bargain of floating point. Some values worth knowing by heart:
@@ -465,14 +465,14 @@ def train_norm(low: bool, master: bool) -> int:
 
 moved = {"bf16": train_norm(True, False), "bf16, fp32 master": train_norm(True, True), "fp32": train_norm(False, False)}
 assert moved["bf16"] == 0 and moved["fp32"] == 768 and moved["bf16, fp32 master"] > 768 / 2
-print(moved)
+print("weights moved, of 768: " + ", ".join(f"{name} {count}" for name, count in moved.items()))
 
 # %% [markdown]
 # Then a fine-tuning. The small model from above goes on from where it was, on other text, with a learning rate of 3e-5: in fp32, with bf16 autocast, in pure bf16, and in pure bf16 with a master. The chart follows the four in turn; each is evaluated in fp32 on the same held-out batch.
 
 # %% tags=["nbval-ignore-output"]
 held_out = [t.to(here.torch) for t in next(models.text.batches(32, job.seq, seed + 7))]  # [32, T] each
-steps = pick(profile, smoke=40, lab=60, full=100)
+steps = pick(profile, smoke=40, lab=60, full=60)
 adamw = functools.partial(torch.optim.AdamW, lr=3e-5)
 
 
@@ -483,7 +483,7 @@ def evaluate(state: dict) -> float:
 
 
 before, after = evaluate(start), {}
-with watch("fine-tuning at 3e-5: fp32, autocast, bf16, bf16 with a master") as w:
+with watch("four precisions") as w:
     for name, precision in (("fp32", "fp32"), ("bf16 autocast", "bf16-autocast"), ("bf16", "bf16"),
                             ("bf16, fp32 master", "bf16")):
         tuned = models.training(small, job.but(precision=precision), here.torch, seed)
@@ -560,7 +560,7 @@ for precision in ("fp32", "bf16-autocast", "bf16", "bf16-master"):
 print(columns_text(table))
 
 runs = [row for row in published("memory") if row["case"] == "A02" and row["gpus"] == "8"]
-print(f"\npublished, {runs[0]['source']}: {runs[0]['model']} on {runs[0]['gpus']} × {runs[0]['gpu']}")
+print(f"\npublished: {runs[0]['model']} on {runs[0]['gpus']} × {runs[0]['gpu']}\n{runs[0]['source']}")
 print(columns_text([["", "GiB reserved", "tokens/s a GPU"],
                     *([row["technique"], row["gib"], row["tokens_per_second_per_gpu"]] for row in runs)]))
 
@@ -732,7 +732,10 @@ check("04.5", train)
 # The weights of a model of 8 · 10⁹ parameters, for serving. How many bits does an element take with its share of the block's scale, and how many GiB do the weights take? In MXFP8 and MXFP4 32 elements share 8 bits; in NVFP4 16 do (leave out the one fp32 scale of a tensor).
 
 # %% tags=["stub"] exercise="04.6"
-answer_6 = {"mxfp8, bits": ..., "nvfp4, bits": ..., "bf16, GiB": ..., "mxfp8, GiB": ..., "mxfp4, GiB": ..., "nvfp4, GiB": ...}
+answer_6 = {
+    "mxfp8, bits": ..., "nvfp4, bits": ...,
+    "bf16, GiB": ..., "mxfp8, GiB": ..., "mxfp4, GiB": ..., "nvfp4, GiB": ...,
+}
 
 # %% tags=["solution"] exercise="04.6"
 elements = 8e9
@@ -762,7 +765,10 @@ check("04.6", answer_6)
 # The choices: `fp32`, `tf32`, `fp16 + loss scale`, `bf16 autocast`, `bf16 + stochastic rounding`, `fp8`.
 
 # %% tags=["stub"] exercise="04.7"
-answer_7 = {"T4": ..., "A100": ..., "A100, no code to change": ..., "H100, large products": ..., "full bf16 at 1e-5": ..., "laptop": ...}
+answer_7 = {
+    "T4": ..., "A100": ..., "A100, no code to change": ...,
+    "H100, large products": ..., "full bf16 at 1e-5": ..., "laptop": ...,
+}
 
 # %% tags=["solution"] exercise="04.7"
 answer_7 = {

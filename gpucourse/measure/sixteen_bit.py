@@ -34,8 +34,8 @@ class SixteenBit:
 
     def __str__(self) -> str:
         times = ", ".join(f"{name} {ratio:.3g} × ({self.rows[name]} rows)" for name, ratio in self.ratios.items())
-        return (f"bf16 is {'real' if self.real else 'emulated'}, says the library; a product's time against fp32's: "
-                f"{times}, measured on {self.device}")
+        return (f"{self.device}: bf16 is {'real' if self.real else 'emulated'}, says the library\n"
+                f"a product's time against fp32's, measured: {times}")
 
 
 def sixteen_bit() -> SixteenBit:

@@ -71,7 +71,9 @@ def run_mended(function):
     start, reference = flat(small_net(seed)), small_net(seed)
     in_fp32(reference, batches)
     path = (flat(reference) - start).norm()
-    note, for_what = "Clipping came while the gradients were still multiplied by the scale.", "for fp16's rounding"
+    lost = 0.0 in norms  # its own line says so, and it moves the end too
+    note = "" if lost else "Clipping came while the gradients were still multiplied by the scale."
+    for_what = "for fp16's rounding"
     yield expect_at_most("distance from the fp32 loop's end, relative to the way travelled",
                          ((weights - flat(reference)).norm() / path).item(), 0.05, reason=for_what, note=note)
     other, _, _ = trained_by(function, seed, batches, 2.0**5)

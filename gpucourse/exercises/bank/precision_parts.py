@@ -100,6 +100,13 @@ def weights_gib(bits: float, *misconceptions: Misconception) -> Quantity:
 
 
 NO_SCALE = "That leaves out the block's scale."
+
+
+def without_scale(bits: int) -> tuple[Misconception, ...]:
+    return (Misconception(ELEMENTS * bits / 8 / GiB, NO_SCALE),
+            Misconception(ELEMENTS * bits / 8 / 1e9, "That is GB, and it leaves out the block's scale."))
+
+
 BITS = {
     "mxfp8, bits": Quantity(expected=MXFP8.bits, unit="bits", within=0, misconceptions=(
         Misconception(8, NO_SCALE),
@@ -109,9 +116,9 @@ BITS = {
         Misconception(4, NO_SCALE),
         Misconception(4.25, "That is a block of 32. NVFP4 has blocks of 16."))),
     "bf16, GiB": weights_gib(16),
-    "mxfp8, GiB": weights_gib(MXFP8.bits, Misconception(ELEMENTS / GiB, NO_SCALE)),
-    "mxfp4, GiB": weights_gib(MXFP4.bits, Misconception(ELEMENTS / 2 / GiB, NO_SCALE)),
-    "nvfp4, GiB": weights_gib(NVFP4.bits, Misconception(ELEMENTS / 2 / GiB, NO_SCALE)),
+    "mxfp8, GiB": weights_gib(MXFP8.bits, *without_scale(8)),
+    "mxfp4, GiB": weights_gib(MXFP4.bits, *without_scale(4)),
+    "nvfp4, GiB": weights_gib(NVFP4.bits, *without_scale(4)),
 }
 
 WAYS = ("fp32", "tf32", "fp16 + loss scale", "bf16 autocast", "bf16 + stochastic rounding", "fp8")

@@ -75,7 +75,7 @@ def run_loss_scaler(make):
                        [1.0] * (interval - 1) + [0.5] * interval + [1.0], atol=0,
                        note="In a row: a bad step sets the count of good ones back to none.")
     many = PlayedTraining(make, interval, weights=40)
-    yield expect_at_most("looks at values in a step with 40 weights", looks_within_a_step(many), 1, "looks",
+    yield expect_at_most("looks at values in a step with 40 weights", looks_within_a_step(many), 1, "",
                          note="Each look waits for the device. Put the answers for all gradients into one tensor.")
 
 
