@@ -19,12 +19,14 @@ from gpucourse.live.picture import (
     short,
     spread,
 )
+from gpucourse.live.ranks_picture import Curve, RanksPicture
 
 DPI = 100
 SIZE = (9.5, 3.0)  # inches
+DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.5)))
 
 
-def png(picture: Picture) -> bytes:
+def png(picture: Picture | RanksPicture) -> bytes:
     """The picture as PNG bytes. Uses no pyplot, so the learner's figures and backend are left alone."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -41,8 +43,13 @@ def png(picture: Picture) -> bytes:
     figure.text(0.534, 0.855, "throughput, samples/s", fontsize=8, color=INK)
     for axes in (memory, rate):
         _style(axes, picture)
-    _memory(memory, picture)
-    _rates(rate, picture)
+    memory.set_ylim(0, picture.most * 1.06 / picture.unit[0])
+    rate.set_ylim(0, picture.fastest * 1.1)
+    if isinstance(picture, RanksPicture):
+        _ranks(memory, rate, picture)
+    else:
+        _memory(memory, picture)
+        _rates(rate, picture)
     canvas.draw()
     drawn = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")
     buffer = io.BytesIO()
@@ -64,7 +71,6 @@ def _style(axes, picture: Picture) -> None:
 
 def _memory(axes, picture: Picture) -> None:
     scale, _ = picture.unit
-    axes.set_ylim(0, picture.most * 1.06 / scale)
     if not picture.memory:
         return
     times = [point.time for point in picture.memory]
@@ -81,28 +87,49 @@ def _memory(axes, picture: Picture) -> None:
         values = [dict(point.lines).get(name, 0) / scale for point in picture.memory]
         axes.plot(times, values, color=INK, linewidth=1.2, linestyle=("--", ":")[number % 2])
         labels.append((values[-1], f"{name} {short(size / scale)}", None))
-    if picture.budget:
-        axes.axhline(picture.budget / scale, color=LIMIT_INK, linewidth=1.5, linestyle="--")
-        labels.append((picture.budget / scale, f"budget {short(picture.budget / scale)}", LIMIT_INK))
-    _labels(axes, labels)
+    _labels(axes, [*labels, *_budget(axes, picture)])
     if bands(picture, axes.get_window_extent().width):
         axes.text(0, -0.2, PHASES_SAY, transform=axes.transAxes, fontsize=7.5, color=FAINT)
 
 
+def _budget(axes, picture: Picture | RanksPicture) -> list[tuple[float, str, str]]:
+    """Draws the line, if there is a budget; its label."""
+    if not picture.budget:
+        return []
+    size = picture.budget / picture.unit[0]
+    axes.axhline(size, color=LIMIT_INK, linewidth=1.5, linestyle="--")
+    return [(size, f"budget {short(size)}", LIMIT_INK)]
+
+
+def _ranks(memory, rate, picture: RanksPicture) -> None:
+    _curves(memory, picture.memory_curves(), _budget(memory, picture))
+    _curves(rate, picture.rate_curves(), [])
+    if not picture.rate_curves():
+        _no_step(rate)
+
+
+def _curves(axes, curves: list[Curve], labels: list[tuple[float, str, str | None]]) -> None:
+    for curve in curves:
+        axes.plot(curve.times, curve.values, color=curve.colour, linewidth=1.6, linestyle=DASHES[curve.dashes])
+    _labels(axes, labels + [(curve.values[-1], curve.label, curve.colour) for curve in curves if curve.label])
+
+
 def _rates(axes, picture: Picture) -> None:
     if not picture.steps:
-        axes.set_ylim(0, 1.1)
-        axes.text(0.03, 0.9, "no step", transform=axes.transAxes, fontsize=8, color=FAINT)
+        _no_step(axes)
         return
     times = [point.end for point in picture.steps]
     rates = [point.rate for point in picture.steps]
     medians = running_median(rates)
-    axes.set_ylim(0, max(rates) * 1.1)
     axes.plot(times, rates, color=EACH, linewidth=0.9)
     axes.plot(times, medians, color=RATE, linewidth=2)
     together = picture.steps[0].steps
     each = "each step" if together == 1 else f"mean of {together} steps"
     _labels(axes, [(medians[-1], f"running median {short(medians[-1])}", RATE), (rates[-1], each, EACH)])
+
+
+def _no_step(axes) -> None:
+    axes.text(0.03, 0.9, "no step", transform=axes.transAxes, fontsize=8, color=FAINT)
 
 
 def _labels(axes, labels: list[tuple[float, str, str | None]]) -> None:

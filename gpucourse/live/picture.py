@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gpucourse.catalog.units import GiB, MiB
+from gpucourse.evidence import Figure
 from gpucourse.live.series import MemoryPoint, StepPoint
 
 # Bottom to top. Each is lighter than the one below, so the order holds in grey too; blue and orange stay apart for
@@ -17,26 +18,35 @@ PHASE_SHADE = {"forward": 0.03, "backward": 0.10, "step": 0.24}  # opacity of bl
 LEAST_STEP = 9  # pixels: narrower steps would make bands that cannot be seen
 PHASES_SAY = "shaded from light to dark: forward, backward, step"
 MEDIAN_OVER = 9  # points
+RUNNING = "running"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """seconds: the run so far. budget: bytes or None. phases: (seconds, name) as each begins."""
+    """seconds: the run so far. budget: bytes or None. phases: (seconds, name) as each begins.
+
+    ending: `running`, or how the loop has ended; then there are its figures.
+    """
 
     title: str
-    state: str
+    ending: str
     seconds: float
     memory: Sequence[MemoryPoint]
     steps: Sequence[StepPoint]
     phases: Sequence[tuple[float, str]]
     memory_is: str
     device: str
-    budget: int | None = None
+    budget: float | None = None
+    figures: tuple[Figure, ...] = ()
+
+    @property
+    def state(self) -> str:
+        return f"{steps_text(sum(point.steps for point in self.steps))}, {self.ending}"
 
     @property
     def unit(self) -> tuple[int, str]:
         """What the memory axis counts in."""
-        return (GiB, "GiB") if self.most >= GiB else (MiB, "MiB")
+        return unit_of(self.most)
 
     @cached_property
     def most(self) -> int:
@@ -44,6 +54,11 @@ class Picture:
         shown = [max(point.total, sum(point.parts)) for point in self.memory]
         lines = [size for point in self.memory for _, size in point.lines]
         return max([*shown, *lines, self.budget or 0, MiB])
+
+    @cached_property
+    def fastest(self) -> float:
+        """The highest rate that the throughput plot must show."""
+        return max((point.rate for point in self.steps), default=1.0)
 
 
 def layers(points: Sequence[MemoryPoint]) -> list[list[int]]:
@@ -93,6 +108,21 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
         placed[i] = min(placed[i], ceiling)
         ceiling = placed[i] - gap
     return placed
+
+
+def unit_of(size: int) -> tuple[int, str]:
+    """(bytes, name) of the unit for an axis that ends at `size` bytes."""
+    return (GiB, "GiB") if size >= GiB else (MiB, "MiB")
+
+
+def steps_text(count: int) -> str:
+    return f"{count:,} step{'' if count == 1 else 's'}"
+
+
+def samples_text(rate: float, spread: float | None = None) -> str:
+    """Three figures or more: `41.2 ± 0.8`."""
+    digits = 0 if rate >= 100 else 1 if rate >= 10 else 2
+    return f"{rate:,.{digits}f}" + ("" if spread is None else f" ± {spread:,.{digits}f}")
 
 
 def short(value: float) -> str:

@@ -8,16 +8,14 @@ from array import array
 from gpucourse.catalog.units import GiB, bytes_text
 from gpucourse.errors import BadInput, positive_int
 from gpucourse.evidence import Figure, Readings, record
-from gpucourse.live.chart_png import png
-from gpucourse.live.chart_svg import svg
-from gpucourse.live.picture import Picture
+from gpucourse.live.picture import RUNNING, Picture, samples_text, steps_text
 from gpucourse.live.screen import Screen
 from gpucourse.live.series import MemoryPoint, StepPoint, memory_history, step_history
+from gpucourse.live.to_kernel import ToKernel
+from gpucourse.ranks import telling
 from gpucourse.settings import settings
 
 SAMPLE = 0.1  # seconds between two looks at the memory
-REDRAW = 0.2  # seconds between two drawings, at least
-SHARE = 1 / 400  # of one core, at most, for drawing: a longer run is drawn less often
 
 
 def watch(title: str, *, model=None, budget: float | None = None, sampler=None, live: bool | None = None) -> "Watch":
@@ -29,6 +27,9 @@ def watch(title: str, *, model=None, budget: float | None = None, sampler=None, 
     The chart is of memory by category and of samples a second. When the loop ends, also by an exception, it becomes a
     PNG and one line; the figures go to the run's record, and `w.readings()` gives them to `compare`. An exception
     passes on, without the local variables of the frames that it left, so that their tensors are freed.
+
+    In a function that `ranks.run` runs, the notebook shows one chart for all ranks that watch under this title, with a
+    line a rank, and keeps its picture whatever becomes of them; outside a notebook each rank has its line of text.
     """
     if not isinstance(title, str) or not title.strip():
         raise BadInput(f"watch was given the title {title!r}; it needs a few words that say what runs")
@@ -53,7 +54,9 @@ class Watch:
         self._figures: tuple[Figure, ...] = ()
 
     def __enter__(self) -> "Watch":
-        self._screen = Screen(self._live)  # first: what it loads is not the loop's memory
+        channel = telling.channel()
+        # first: what it loads is not the loop's memory
+        self._screen = ToKernel(channel, self._live) if channel else Screen(self._live)
         self._sampler.__enter__()
         self._start = time.perf_counter()
         self._last_step = self._last_look = 0.0
@@ -79,10 +82,8 @@ class Watch:
         self._look()
         peak = max(self._sampler.peak(), max(point.total for point in self._memory.points()))
         self._figures = self._measured(peak)
-        how = f"{self._count()}, {_ending(error)}"
         self._sampler.__exit__(kind, error, trace)
-        picture = self._picture(how)
-        self._screen.freeze(lambda: png(picture), self._line(peak, error))
+        self._screen.freeze(self._picture(_ending(error)), self._line(peak, error))
         if error is None:
             record(*self._figures)
 
@@ -90,16 +91,12 @@ class Watch:
         """The peak, and the median of the steps' samples a second: once the loop has ended."""
         if not self._figures:
             raise BadInput(f"{self._title!r} is still being watched; read it after the with block")
-        return Readings("measured", self._figures, self._sampler.device)
+        return Readings(self._screen.kind, self._figures, self._sampler.device)
 
     def _follow(self) -> None:
-        drawn, pause = 0.0, REDRAW
         while not self._stop.wait(SAMPLE):
             self._look()
-            if self._screen.live and self._now() - drawn >= pause:
-                before = time.thread_time()
-                self._screen.show(svg(self._picture(f"{self._count()}, running")))
-                drawn, pause = self._now(), max(REDRAW, (time.thread_time() - before) / SHARE)
+            self._screen.show(lambda: self._picture(RUNNING))
 
     def _look(self) -> None:
         """Take one memory point: integers only, so from any thread."""
@@ -108,32 +105,30 @@ class Watch:
             self._last_look = self._now()
             self._memory.add(MemoryPoint(self._last_look, self._sampler.parts, total, lines))
 
-    def _picture(self, state: str) -> Picture:
+    def _picture(self, ending: str) -> Picture:
         phases = [(begin - self._start, phase) for begin, phase in self._sampler.phases.copy()]
-        return Picture(self._title, state, self._now(), self._memory.points(), self._steps.points(), phases,
-                       self._sampler.memory_is, self._sampler.device, self._budget)
+        return Picture(self._title, ending, self._now(), self._memory.points(), self._steps.points(), phases,
+                       self._sampler.memory_is, self._sampler.device, self._budget, self._figures)
 
     def _measured(self, peak: int) -> tuple[Figure, ...]:
-        device, source = self._sampler.device, f"watch: {self._title}"
+        device, source = self._sampler.device, f"watch: {self._title}{self._screen.who}"
         figures = [Figure(self._sampler.peak_is, peak / GiB, "GiB", "measured", device, source)]
         if len(self._rates) >= 2:
             median = statistics.median(self._rates)
-            figures.append(Figure("throughput", median, "samples/s", "measured", device, source))
+            figures.append(Figure("throughput", median, "samples/s", self._screen.kind, device, source))
         return tuple(figures)
 
     def _line(self, peak: int, error: BaseException | None) -> str:
         memory = f"peak {bytes_text(peak)} ({self._sampler.memory_is})"
+        count = steps_text(len(self._rates))
         if len(self._rates) < 2:
-            speed = f"{self._count()}: too few for a throughput"
+            speed = f"{count}: too few for a throughput"
         else:
             low, median, high = statistics.quantiles(self._rates, n=4, method="inclusive")
-            digits = 0 if median >= 100 else 1 if median >= 10 else 2
-            speed = f"{median:,.{digits}f} ± {(high - low) / 2:,.{digits}f} samples/s over {self._count()}"
+            speed = f"{samples_text(median, (high - low) / 2)} samples/s over {count}"
         end = "" if error is None else f"{_ending(error)}; its tensors are released; "
-        return f"{self._title}: {end}{memory}, {speed}, measured on {self._sampler.device}"
-
-    def _count(self) -> str:
-        return f"{len(self._rates):,} step{'' if len(self._rates) == 1 else 's'}"
+        link = "; the link is simulated" if self._screen.kind == "simulated" else ""
+        return f"{self._title}{self._screen.who}: {end}{memory}, {speed}, measured on {self._sampler.device}{link}"
 
     def _now(self) -> float:
         return time.perf_counter() - self._start

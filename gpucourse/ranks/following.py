@@ -4,7 +4,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,6 +12,7 @@ from gpucourse.errors import CourseError
 from gpucourse.ranks import clocks, launching, messages, pickling, places
 from gpucourse.ranks.relay import Relay
 from gpucourse.ranks.report import Died, Outcome, Raised, Waiting
+from gpucourse.ranks.telling import Listener, Told
 
 GRACE = 0.5  # seconds for the other ranks to fail, or end, by themselves when one has failed
 STACKS = 1.0  # seconds for a rank to say where it is
@@ -47,6 +48,7 @@ class Launch:
         self.to_server, self.n, self.deadline = to_server, n, deadline
         self.late = False
         self.ranks: list[Rank] = []
+        self.listeners: dict[Callable[[int], Listener], Listener] = {}
         self.selector = selectors.DefaultSelector()
 
     def __enter__(self) -> "Launch":
@@ -54,6 +56,7 @@ class Launch:
 
     def __exit__(self, kind, error, trace) -> None:
         if kind is KeyboardInterrupt:
+            self.leave_results()
             self.ask_stacks()
             for rank in self.running():
                 error.add_note(f"rank {rank.number} {places.waits(rank.frames)}")
@@ -64,6 +67,8 @@ class Launch:
             os.close(rank.output)
             os.close(rank.stacks)
         self.selector.close()
+        for listener in self.listeners.values():
+            listener.close()
 
     def start(self, job: dict, call: list) -> None:
         """Start all ranks and send each its job. A rank that dies meanwhile is found by `follow`."""
@@ -150,13 +155,28 @@ class Launch:
         except EOFError:  # the server will say how it ended
             self.selector.unregister(rank.job)
             return
-        self.drain([rank])
-        rank.relay.end()
         try:
-            rank.outcome = pickling.unpack(frames)
+            value = pickling.unpack(frames)
         except Exception as error:
             said = f"its result cannot be read here ({type(error).__name__}: {error}); return tensors, numbers or text"
-            rank.outcome = Raised("", said, (), time.monotonic())
+            value = Raised("", said, (), time.monotonic())
+        if isinstance(value, Told):
+            self.pass_on(rank, value)
+            return
+        self.drain([rank])
+        rank.relay.end()
+        rank.outcome = value
+
+    def pass_on(self, rank: Rank, told: Told) -> None:
+        if told.listener not in self.listeners:
+            self.listeners[told.listener] = told.listener(self.n)
+        self.listeners[told.listener].hear(rank.number, told.value)
+
+    def leave_results(self) -> None:
+        """Hear no more of what ranks send: an interrupt may have cut a message in two."""
+        for rank in self.ranks:
+            if rank.job in self.selector.get_map():
+                self.selector.unregister(rank.job)
 
     def hear_output(self, rank: Rank) -> None:
         self.take(rank.output, rank.relay.feed)

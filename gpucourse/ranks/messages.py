@@ -4,12 +4,17 @@ import socket
 import struct
 
 LENGTH = struct.Struct("!Q")
+SMALL = 32768  # bytes that a socket takes at once
 
 
 def send(sock: socket.socket, frames: list) -> None:
     """Send frames (bytes-like). Raises OSError when the other end is gone."""
     views = [memoryview(frame).cast("B") for frame in frames]
-    sock.sendall(b"".join(map(LENGTH.pack, (len(views), *(view.nbytes for view in views)))))
+    head = b"".join(map(LENGTH.pack, (len(views), *(view.nbytes for view in views))))
+    if len(head) + sum(view.nbytes for view in views) <= SMALL:  # whole, or the other end might wait for the rest
+        sock.sendall(b"".join([head, *views]))
+        return
+    sock.sendall(head)
     for view in views:
         sock.sendall(view)
 

@@ -17,7 +17,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from gpucourse.ranks import messages, pickling, timeline
+from gpucourse.ranks import messages, pickling, telling, timeline
 from gpucourse.ranks.report import Raised, Returned
 from gpucourse.settings import adopt_environment
 
@@ -35,10 +35,11 @@ def main(descriptors: list[int]) -> None:
     except EOFError:
         os._exit(1)
     threading.Thread(target=leave_with, args=(kernel,), daemon=True).start()
+    channel = telling.open_channel(kernel, job)
     outcome = perform(job, call, clocks_fd, store_fd)
     flush()
     try:
-        messages.send(kernel, answer(outcome))
+        channel.send(answer(outcome))
         threading.Event().wait()  # the others may still need this rank's sockets: the kernel ends it
     finally:
         os._exit(0)

@@ -30,6 +30,7 @@ def run(fn, n: int, *args, timeout: float = 60, link: Link | str | None = None, 
 
     The process group is there when `fn` begins: NCCL, with each rank's device set, where there are n GPUs or more; else
     gloo, on the CPU. Each rank has one thread. What ranks print is shown as it comes. Tensors come back on the CPU.
+    A loop that ranks `watch` is drawn in the notebook while it runs, with a line a rank.
 
     timeout: seconds after which ranks that have not finished are ended. link: a name of data/links.toml or `GB/s:µs`;
     collectives and point-to-point messages, on gloo, then take as long as they would over it. env: variables for the

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 from lab import DEADLINE
 
@@ -33,17 +34,49 @@ with watch("training", budget=160 * MiB) as w:
         w.step(len(data))
 """
 
+ON_RANKS = """
+import os
+import time
+from pathlib import Path
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from gpucourse import ranks, watch
+
+def train(seconds):
+    model = DistributedDataParallel(torch.nn.Linear(512, 512))
+    optimizer = torch.optim.AdamW(model.parameters())
+    with watch("two ranks") as w:
+        for step in range(round(seconds / 0.03)):
+            model(torch.randn(64, 512)).square().mean().backward()
+            optimizer.step()
+            time.sleep(0.03)
+            w.step(64)
+
+Path("kernel").write_text(str(os.getpid()))
+ranks.run(train, 2, {seconds})
+"""
+
+
+def notebook_of(home, name: str, *cells: str) -> Path:
+    """A notebook in JupyterLab's folder."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Training, watched"),
+                                               *map(nbformat.v4.new_code_cell, cells)])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    path = home / "notebooks" / f"{name}.ipynb"
+    nbformat.write(notebook, path)
+    return path
+
 
 @pytest.fixture
 def training_notebook(home):
-    """A notebook in JupyterLab's folder, whose first cell with `with watch(` trains for some seconds."""
-    cells = [nbformat.v4.new_markdown_cell("# Training, watched"),
-             nbformat.v4.new_code_cell(TRAINING.format(seconds=12))]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    path = home / "notebooks" / "training.ipynb"
-    nbformat.write(notebook, path)
-    return path
+    """Its first cell with `with watch(` trains for some seconds."""
+    return notebook_of(home, "training", TRAINING.format(seconds=12))
+
+
+@pytest.fixture
+def ranks_notebook(home):
+    """The same on two ranks; the kernel writes its process id beside the notebook."""
+    return notebook_of(home, "ranks", ON_RANKS.format(seconds=12))
 
 
 @pytest.fixture
@@ -52,7 +85,8 @@ def lesson_notebook(home):
     return Path(shutil.copy(NOTEBOOKS / "01_memory_anatomy.ipynb", home / "notebooks"))
 
 
-@pytest.mark.parametrize("source", ["training_notebook", pytest.param("lesson_notebook", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("source", ["training_notebook", "ranks_notebook",
+                                    pytest.param("lesson_notebook", marks=pytest.mark.slow)])
 def test_moves_while_busy_and_stays_after_a_restart(source, request, open_notebook):
     path = request.getfixturevalue(source)
     watched = _watched_cell(path)
@@ -60,7 +94,7 @@ def test_moves_while_busy_and_stays_after_a_restart(source, request, open_notebo
     notebook.run_all()
     chart = notebook.outputs(watched).locator("svg[role=img]")
     chart.wait_for()
-    chart.scroll_into_view_if_needed()
+    notebook.outputs(watched).first.scroll_into_view_if_needed()  # the chart itself is a new one at each drawing
     frames = [_frame(notebook, chart) for _ in range(3)]
     notebook.screenshot(f"{path.stem}_busy")
     assert len(set(frames)) == 3, "the chart stood still while the cell was busy"
@@ -89,6 +123,21 @@ def test_an_interrupt_leaves_a_picture_and_a_line(training_notebook, open_notebo
     _, line = _finished(notebook, watched)
     notebook.screenshot("training_interrupted")
     assert "training: interrupted; its tensors are released; peak" in line
+
+
+def test_a_chart_of_ranks_names_them_and_costs_the_kernel_little(ranks_notebook, open_notebook):
+    notebook = open_notebook(ranks_notebook.name)
+    notebook.run_all()
+    chart = notebook.outputs(_watched_cell(ranks_notebook)).locator("svg[role=img]")
+    chart.wait_for()
+    assert "rank 0" in _frame(notebook, chart)
+    kernel = psutil.Process(int((ranks_notebook.parent / "kernel").read_text()))
+    before, begin = sum(kernel.cpu_times()[:2]), time.monotonic()
+    time.sleep(6)
+    share = (sum(kernel.cpu_times()[:2]) - before) / (time.monotonic() - begin)
+    drawing = _frame(notebook, chart)
+    assert "rank 0" in drawing and "rank 1" in drawing
+    assert share < 0.01
 
 
 def _watched_cell(path) -> int:

@@ -14,9 +14,9 @@ def servers() -> list[psutil.Process]:
 
 
 def running() -> list[psutil.Process]:
-    """Ranks, and processes that they have started."""
+    """Ranks, and processes that they have started: those that are not of the servers' process group."""
     try:
-        alive = servers()
-        return [process for process in alive[0].children(recursive=True) if process not in alive]
+        first = servers()[0]
+        return [process for process in first.children(recursive=True) if os.getpgid(process.pid) != first.pid]
     except (psutil.NoSuchProcess, ProcessLookupError):
         return []

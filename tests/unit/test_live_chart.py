@@ -24,7 +24,7 @@ def picture(steps, step=0.25, budget=None, lines=(), title="training"):
         states = (400 * MiB, 800 * MiB, 400 * MiB) if i else (400 * MiB, 0, 0)
         memory.add(MemoryPoint(begin, states, sum(states) + (i % 7) * 100 * MiB, lines))
         rates.add(StepPoint(begin, begin + step, 8))
-    return Picture(title, f"{steps} steps, running", max(steps * step, 0.1), memory.points(), rates.points(),
+    return Picture(title, "running", max(steps * step, 0.1), memory.points(), rates.points(),
                    phases[-160:], "resident memory", "cpu (2 cores)", budget)
 
 
