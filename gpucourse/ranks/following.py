@@ -1,5 +1,6 @@
 """A launch as the kernel sees it: what its ranks print, send back, and how they end."""
 
+import math
 import os
 import selectors
 import socket
@@ -12,8 +13,9 @@ from gpucourse.errors import CourseError
 from gpucourse.ranks import clocks, launching, messages, pickling, places
 from gpucourse.ranks.relay import Relay
 from gpucourse.ranks.report import Died, Outcome, Raised, Waiting
-from gpucourse.ranks.telling import Listener, Told
+from gpucourse.ranks.telling import Begun, Listener, Told
 
+STARTING = 120  # seconds for all ranks to have begun: the first launch of a kernel loads torch
 GRACE = 0.5  # seconds for the other ranks to fail, or end, by themselves when one has failed
 STACKS = 1.0  # seconds for a rank to say where it is
 CHUNK = 65536
@@ -21,7 +23,7 @@ CHUNK = 65536
 
 @dataclass
 class Rank:
-    """job, output, stacks: the kernel's ends. outcome: None while it runs."""
+    """job, output, stacks: the kernel's ends. begun: whether it is in the function. outcome: None while it runs."""
 
     number: int
     job: socket.socket
@@ -29,6 +31,7 @@ class Rank:
     stacks: int
     relay: Relay
     dump: bytearray = field(default_factory=bytearray)
+    begun: bool = False
     outcome: Outcome | None = None
 
     @property
@@ -42,10 +45,14 @@ class Rank:
 
 
 class Launch:
-    """Starts ranks over a connection to the server and follows them until all have ended or one has failed."""
+    """Starts ranks over a connection to the server and follows them until all have ended or one has failed.
 
-    def __init__(self, to_server: socket.socket, n: int, deadline: float):
-        self.to_server, self.n, self.deadline = to_server, n, deadline
+    timeout: seconds from when all ranks have begun.
+    """
+
+    def __init__(self, to_server: socket.socket, n: int, timeout: float):
+        self.to_server, self.n, self.timeout = to_server, n, timeout
+        self.deadline = time.monotonic() + STARTING
         self.late = False
         self.ranks: list[Rank] = []
         self.listeners: dict[Callable[[int], Listener], Listener] = {}
@@ -102,11 +109,11 @@ class Launch:
 
     def follow(self) -> None:
         """Until all ranks have an outcome; a little longer than the first failure; at most until the deadline."""
-        until = self.deadline
-        while self.running() and (now := time.monotonic()) < until:
-            self.hear(until - now)
-            if self.failures():
-                until = min(until, time.monotonic() + GRACE) if until == self.deadline else until
+        grace = math.inf
+        while self.running() and (left := min(self.deadline, grace) - time.monotonic()) > 0:
+            self.hear(left)
+            if self.failures() and grace == math.inf:
+                grace = time.monotonic() + GRACE
         if self.running():
             self.late = not self.failures()
             self.ask_stacks()
@@ -162,10 +169,17 @@ class Launch:
             value = Raised("", said, (), time.monotonic())
         if isinstance(value, Told):
             self.pass_on(rank, value)
-            return
-        self.drain([rank])
-        rank.relay.end()
-        rank.outcome = value
+        elif isinstance(value, Begun):
+            self.count_in(rank)
+        else:
+            self.drain([rank])
+            rank.relay.end()
+            rank.outcome = value
+
+    def count_in(self, rank: Rank) -> None:
+        rank.begun = True
+        if all(rank.begun for rank in self.ranks):
+            self.deadline = time.monotonic() + self.timeout
 
     def pass_on(self, rank: Rank, told: Told) -> None:
         if told.listener not in self.listeners:

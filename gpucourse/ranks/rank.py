@@ -36,7 +36,7 @@ def main(descriptors: list[int]) -> None:
         os._exit(1)
     threading.Thread(target=leave_with, args=(kernel,), daemon=True).start()
     channel = telling.open_channel(kernel, job)
-    outcome = perform(job, call, clocks_fd, store_fd)
+    outcome = perform(job, call, channel, clocks_fd, store_fd)
     flush()
     try:
         channel.send(answer(outcome))
@@ -64,10 +64,11 @@ def leave_with(kernel: socket.socket) -> None:
     os._exit(1)
 
 
-def perform(job: dict, call: list, clocks_fd: int, store_fd: list[int]) -> Returned | Raised:
+def perform(job: dict, call: list, channel: telling.Channel, clocks_fd: int, store_fd: list[int]) -> Returned | Raised:
     try:
         settle(job)
         join(job, clocks_fd, store_fd)
+        channel.begin()
         function, args, kwargs = pickling.unpack(call)
         value = function(*args, **kwargs)
         return Returned(value, timeline.spans(since=job["started"]))

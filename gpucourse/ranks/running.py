@@ -32,16 +32,17 @@ def run(fn, n: int, *args, timeout: float = 60, link: Link | str | None = None, 
     gloo, on the CPU. Each rank has one thread. What ranks print is shown as it comes. Tensors come back on the CPU.
     A loop that ranks `watch` is drawn in the notebook while it runs, with a line a rank.
 
-    timeout: seconds after which ranks that have not finished are ended. link: a name of data/links.toml or `GB/s:µs`;
-    collectives and point-to-point messages, on gloo, then take as long as they would over it. env: variables for the
-    ranks. Raises RankError when a rank fails or the time is up, BadInput for what cannot be sent to another process.
+    timeout: seconds, from when all ranks have begun, after which those that have not finished are ended. link: a name
+    of data/links.toml or `GB/s:µs`; collectives and point-to-point messages, on gloo, then take as long as they would
+    over it. env: variables for the ranks. Raises RankError when a rank fails or the time is up, BadInput for what
+    cannot be sent to another process.
     """
     call = packed(fn, args, kwargs)
     if positive_int("ranks", n) > MOST:
         raise BadInput(f"ranks is {n}; {MOST} processes are the most, ranks.simulate takes more in one process")
     job = dict(world_size=n, timeout=positive("timeout", timeout), link=as_link(link), folder=os.getcwd(),
                path=sys.path, environment=child_environment(**local(), **checked(env)), started=time.monotonic())
-    with launching.connection() as to_server, Launch(to_server, n, time.monotonic() + timeout) as launch:
+    with launching.connection() as to_server, Launch(to_server, n, timeout) as launch:
         launch.start(job, call)
         launch.follow()
     outcomes = {rank.number: rank.outcome or Waiting() for rank in launch.ranks}

@@ -25,6 +25,11 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True)
+class Begun:
+    """The rank has joined the others, and calls the function now."""
+
+
+@dataclass(frozen=True)
 class Told:
     """listener: makes the one that `value` is for, given the number of ranks."""
 
@@ -46,6 +51,9 @@ class Channel:
         """Raises OSError when the kernel is gone."""
         with self.lock:
             messages.send(self.kernel, frames)
+
+    def begin(self) -> None:
+        self.send([pickle.dumps(Begun())])
 
     def tell(self, listener: Callable[[int], Listener], value: object) -> None:
         """Have the launch's `listener` hear `value`. Raises OSError when the kernel is gone."""

@@ -1,6 +1,7 @@
 """What a launch that goes well gives: results, tensors, output, the surroundings of the kernel."""
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -167,6 +168,11 @@ def test_a_launch_without_a_fork_server_is_the_same(monkeypatch, capsys):
     first, where, other = str(caught.value).splitlines()
     assert first == 'rank 1 raised ValueError: boom; it last printed "reduced"' and 'raise ValueError("boom")' in where
     assert other == "rank 0 had returned"
+
+
+def test_the_first_launch_s_loading_of_torch_is_not_counted_as_the_function_s_time():
+    code = "from gpucourse import ranks; assert ranks.run(int, 1, timeout=0.7) == [0]"
+    assert subprocess.run([sys.executable, "-c", code], timeout=100).returncode == 0
 
 
 @pytest.mark.parametrize("n", [1, 8])
