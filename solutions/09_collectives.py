@@ -138,7 +138,7 @@ fitted = cost.fit("all-reduce", 2, sizes[::2], paced[::2])  # from every other s
 print(f"fitted to four sizes: {fitted.bandwidth / 1e9:.3f} GB/s and {fitted.latency * 1e6:.0f} µs")
 for size, seen in zip(sizes[1::2], paced[1::2], strict=True):
     predicted = cost.seconds("all-reduce", size, 2, fitted)
-    print(f"{size // KiB:>6} KiB, not used in the fit: predicted {seconds_text(predicted)}, seen {seconds_text(seen)}")
+    print(f"{bytes_text(size):>8}, not used in the fit: predicted {seconds_text(predicted)}, seen {seconds_text(seen)}")
 
 # %% [markdown]
 # A sum of the elements stands in the timed part: on a GPU the call returns when the work is queued, and a clock that does not wait would measure nothing (lesson 02).
@@ -161,11 +161,11 @@ residuals(sizes, {"paced": (paced, fitted), "this machine": (raw, own)}, "all-re
           "Two numbers describe a link; a machine's memory is not one link")
 
 # %% [markdown]
-# Over the paced link the points lie on the model. On a machine of its own they do not: small buffers stay in a cache, large ones do not; the processes share cores with each other and with everything else; the library changes its method with the size. The model has not failed. It says how much of the time is *not* explained by a link, and at which size that begins. On a cluster the same picture is drawn before training, and a point that leaves the line is a question to ask.
+# Over the paced link the points lie on the model. Between processes of one machine they do not: small buffers stay in a cache, large ones do not; the processes share cores with each other and with everything else; the library changes its method with the size. The model has not failed. It says how much of the time is *not* explained by a link, and at which size that begins. On a cluster the same picture is drawn before training, and a point that leaves the line is a question to ask.
 
 # %% [markdown]
 # ## At full size
-# The gradients from the beginning, over links that you may have, in ms for one all-reduce. The last column is eight nodes of eight GPUs, over the network all the way; the other two stay inside one node.
+# The gradients from the beginning, over links that you may have: one all-reduce by a ring, every hop of it over the link of the row. (Few machines join 64 GPUs by NVLink or PCIe; the column is there to show how little it differs from the one before.) From the size in the last column on, a message of 8 ranks gets at least half of the link's bandwidth.
 
 # %% tags=["nbval-check-output"]
 table = [["computed, ms", "8 ranks", "64 ranks", "half of the bandwidth from"]]
@@ -344,22 +344,22 @@ check("09.7", answer_7)
 # Here one rank takes another branch. `ranks.run` has a deadline, and says at its end who waits where:
 
 # %% tags=["nbval-ignore-output"]
-def one_rank_saves() -> None:
-    best = 0.5 + 0.1 * dist.get_rank()  # each rank judges by a loss of its own
-    if best < 0.55:
+def each_judges_alone() -> None:
+    loss = 0.5 + 0.1 * dist.get_rank()  # each rank has a loss of its own
+    if loss < 0.55:
         dist.all_reduce(torch.ones(1))  # only rank 0 comes here
     dist.barrier()
 
 
 try:
-    ranks.run(one_rank_saves, 2, timeout=4)
+    ranks.run(each_judges_alone, 2, timeout=4)
 except ranks.RankError as error:
     print(error)
 
 # %% [markdown]
-# Read it from the bottom up. Both ranks wait, in *different* calls: that is what a mismatch looks like, and no time-out cures it. The rule that prevents it is short: **a branch around a collective must be decided by something that every rank has, bit for bit.** A loss that was reduced to one rank only is not that; an `all_reduce` of it is.
+# Both ranks wait, in *different* calls: that is what a mismatch looks like, and no time-out cures it. The rule that prevents it is short: **a branch around a collective must be decided by something that every rank has, bit for bit.** A loss that was reduced to one rank only is not that; an `all_reduce` of it is.
 #
-# The other kind of hang has one rank in no collective at all: it crashed, or it still reads data. Then the report shows it somewhere else in the code, and that line is where to look. On a real cluster the same two questions are asked of each rank's stack (`py-spy dump`) or of NCCL's flight recorder (`TORCH_NCCL_TRACE_BUFFER_SIZE`).
+# The other kind of hang has one rank in no collective at all: it crashed, or it still reads data. Then the report shows it somewhere else in the code, and that line is where to look. On a real cluster the same two questions are asked of each rank's stack (`py-spy dump`) or of NCCL's flight recorder (`TORCH_FR_BUFFER_SIZE`).
 
 # %% [markdown]
 # ## Explain it

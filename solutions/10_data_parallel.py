@@ -27,7 +27,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
-from gpucourse import check, compare, guess, hint, question, ranks, solution
+from gpucourse import check, compare, guess, hint, question, ranks, solution, watch
 from gpucourse.catalog import GiB, KiB, MiB, gpu, published, shape
 from gpucourse.catalog.links import link
 from gpucourse.evidence import column, columns_text
@@ -375,6 +375,34 @@ timeline(run.timeline, "One bucket waits for all of backward; eight travel while
          begin=first - 0.005, end=end - 0.001)
 
 # %% [markdown]
+# ### One rank is late
+# The ranks above are equally fast. Real ones are not: a slow disk, a warm card, a neighbour on the same machine. Below, two ranks train a small model, with real arithmetic this time, and half way through, the batches of rank 1 begin to come late, by twice what a step has taken until then. Each rank watches its own loop; the notebook draws a line for each. Before half of the time is over: what will the line of rank 0 do?
+
+# %% tags=["nbval-ignore-output"]
+def with_a_late_rank(steps: int) -> None:
+    torch.manual_seed(seed)
+    layers = [torch.nn.Linear(512, 512) for _ in range(6)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers).to(ranks.device()))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    begin, late = time.perf_counter(), 0.0
+    with watch("DDP; the batches of rank 1 are late from half way") as w:
+        for step in range(steps):
+            if dist.get_rank() == 1 and step == steps // 2:
+                late = 2 * (time.perf_counter() - begin) / step
+            time.sleep(late)
+            x = torch.randn(32, 512, device=ranks.device())  # [B, H]
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            w.step(len(x))
+
+
+_ = ranks.run(with_a_late_rank, world_size or 2, 50)
+
+# %% [markdown]
+# The lines fall together. Nothing is wrong with rank 0: it waits in the all-reduce, in the middle of its own backward pass, until rank 1 has gradients to add. So the whole group runs at the speed of its slowest rank, and a chart of any one rank cannot say which one that is. Ask each rank how long it *waits*: the one that waits least is late. The left plot shows what data parallelism does not touch: every rank holds weights, gradients and optimizer state in full.
+
+# %% [markdown]
 # ## Compare
 
 # %% tags=["nbval-ignore-output"]
@@ -677,6 +705,6 @@ except ranks.RankError as error:
 #
 # > **What counts is when bytes travel.** A step ends with max(backward, link) and the last bucket; one bucket hides nothing.
 #
-# > **Whatever is unequal among ranks is paid for:** tokens by a wrong mean, batches by a hang, samples by a wrong evaluation, parameters by a bucket that never fills.
+# > **Whatever is unequal among ranks is paid for:** tokens by a wrong mean, batches by a hang, samples by a wrong evaluation, parameters by a bucket that never fills, one rank's seconds by all ranks.
 #
 # Reading: Li and others, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training* (2020), on buckets and their order; the notes on `no_sync`, `Join` and communication hooks in torch's documentation. Next: 11, where the replicas stop keeping copies.
