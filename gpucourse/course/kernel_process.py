@@ -15,9 +15,10 @@ from gpucourse.course.executing import DIED, DONE, FAILED
 
 def main(source: str, target: str, parameters: dict, cwd: str) -> int:
     try:
-        # iopub_timeout: the default of 4 s fails on a machine that is busy
+        # iopub_timeout: the default of 4 s fails on a machine that is busy.
+        # coalesce_streams: what a cell prints is one output, however slowly it prints.
         papermill.execute_notebook(source, target, parameters=parameters, kernel_name="python3", cwd=cwd,
-                                   progress_bar=False, iopub_timeout=60)
+                                   progress_bar=False, iopub_timeout=60, coalesce_streams=True)
     except papermill.PapermillExecutionError:
         return FAILED
     except DeadKernelError:

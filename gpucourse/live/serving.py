@@ -62,7 +62,7 @@ def batches_png(shown: Batches) -> bytes:
     counts, each = list(shown.seconds), list(shown.seconds.values())
     left.plot(counts, [b / s for b, s in shown.seconds.items()], "o-", color=RATE, markersize=5)
     left.plot(counts, [b / each[0] for b in counts], color=FAINT, linewidth=1, linestyle=":")
-    left.annotate("if a step never took longer", (counts[-1], counts[-1] / each[0]), xytext=(-6, -2), fontsize=8,
+    left.annotate("if a step never took longer", (counts[-1], counts[-1] / each[0]), xytext=(-24, -2), fontsize=8,
                   textcoords="offset points", ha="right", va="top", color=FAINT)
     right.plot(counts, [1e3 * s for s in each], "o-", color=RATE, markersize=5)
     for axes, what in ((left, "tokens/s, all requests"), (right, "ms a token, each request")):

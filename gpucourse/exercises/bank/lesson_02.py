@@ -87,8 +87,8 @@ EXERCISES = (
           hints=("Which of the figures cannot be, and which are merely not what you expected?",
                  "A fixed factor points at a peak: which ratio of peaks is it? A time points at a clock: is it too "
                  "long or too short for its work?",
-                 "gpu(name).tflops has the dense peaks. 2 · 4096³ FLOPs in 0.03 ms are how many TFLOP/s? Each "
-                 "explanation fits one figure.")),
+                 "gpu(name).tflops has the dense peaks. 2 · 4096³ FLOPs in 0.03 ms are how many TFLOP/s? A hundred "
+                 "calls took 100 · 20 ms: what is left without the 99 short ones? Each explanation fits one figure.")),
     Choice("02.8", "Twice the FLOP/s",
            options={"a": "all of them, by a factor of two",
                     "b": "those that were right of the old ridge; by the full factor only those that are right of the "
