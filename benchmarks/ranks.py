@@ -3,8 +3,8 @@
     python benchmarks/ranks.py
 
 Each launcher's first call is made in a fresh process, its later ones in the same process; the ranks get a gloo process
-group. `spawn` is torch.multiprocessing's, with cloudpickle for the function; accelerate's is taken where it is
-installed.
+group. `spawn` is torch.multiprocessing's, with cloudpickle for the function. accelerate's notebook launcher is taken
+where accelerate is installed; it is not one of the course's dependencies (`pip install accelerate`).
 """
 
 import importlib.util
@@ -80,6 +80,8 @@ def main() -> None:
         first, later = [calls[0] for calls in rounds], [call for calls in rounds for call in calls[1:]]
         rows.append([launcher, *spread(first), *spread(later), str(ROUNDS)])
     print(columns_text(rows))
+    if "accelerate" not in LAUNCHERS:
+        print("accelerate: not taken, it is not installed (pip install accelerate)")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ FAULTHANDLER = re.compile(r'^  File "(.+)", line (\d+) in (.*)$', re.MULTILINE)
 COLLECTIVES = ("distributed_c10d.py", "_functional_collectives.py", "paced.py")
 WRAPPERS = ("wrapper", "inner", "wait", "wait_tensor", "_maybe_wrap_tensor")
 PACKAGE = f"{Path(__file__).parent.parent}/"
-INSTALLED = tuple({path for name, path in sysconfig.get_paths().items() if "lib" in name}) + (PACKAGE, "<frozen")
+LIBRARIES = {path for name, path in sysconfig.get_paths().items() if "lib" in name}
+INSTALLED = (*LIBRARIES, PACKAGE, "<frozen", "<string>")
 LONGEST = 300  # characters of an exception that is not the first
 
 

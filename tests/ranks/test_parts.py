@@ -50,6 +50,7 @@ def test_a_stack_names_the_collective_and_the_learner_s_line():
     linecache.cache["/home/me/cell of mine.py"] = (1, None, ["\n"] * 6 + ["  dist.all_reduce(x)\n"], "")
     assert places.waits(frames) == "waits in all_reduce at cell of mine.py, line 7, in <lambda>  →  dist.all_reduce(x)"
     assert places.waits(frames[:2]) == "waits in all_reduce"
+    assert places.waits(frames[4:]) == "is still running"  # the process's own first line is nobody's place
     assert places.waits(frames[3:]) == "is still running at train.py, line 3, in train"
     assert places.waits(()) == "was still running and did not say where"
     assert places.parse("") == ()

@@ -30,7 +30,7 @@ def situation(name: str) -> Pick:
 
 
 def one_ring(function, seed: int):
-    """On one rank: the learner's result, torch's, the bytes sent, and whether `function` changed anything in place."""
+    """On one rank: the learner's result, torch's, the bytes sent, the buffer's, other calls, and whether x changed."""
     import torch
     import torch.distributed as dist
 
@@ -39,26 +39,29 @@ def one_ring(function, seed: int):
     rank, n = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator().manual_seed(seed + 1000 * rank)
     x = torch.randn(n * 5000, generator=generator, dtype=torch.float64).exp()
-    wanted = x.clone()
+    before, wanted = x.clone(), x.clone()
     dist.all_reduce(wanted)
     with ranks.counting() as seen:
         function(x)
     sends = [call for call in seen.calls if call.kind == "send"]
     others = sorted({call.kind for call in seen.calls} - {"send", "receive"})
-    return x, wanted, sum(call.sent for call in sends), x.nbytes, others
+    return x, wanted, sum(call.sent for call in sends), x.nbytes, others, not torch.equal(x, before)
 
 
 def run_ring(function):
     for n in (2, 3):
         results = on_ranks(one_ring, n, function, random.randrange(10**6))
-        worst = max(range(n), key=lambda rank: (results[rank][0] - results[rank][1]).abs().max().item())
-        x, wanted, _, size, _ = results[worst]
-        yield expect_close(f"{n} ranks: the sum on each rank (rank {worst} is furthest off)", x, wanted, atol=1e-9,
+        off = [(result[0] - result[1]).abs().max().item() for result in results]
+        worst = off.index(max(off))
+        x, wanted, _, size, _, changed = results[worst]
+        furthest = f" (rank {worst} is furthest off)" if off[worst] > 1e-9 else ""
+        yield expect_close(f"{n} ranks: the sum on each rank{furthest}", x, wanted, atol=1e-9,
                            note="After the first n − 1 steps each rank has one finished part, and which one depends on "
-                                "where it began. Which part does a rank give, and which does it take, in step k?")
+                                "where it began. Which part does a rank give, and which does it take, in step k?"
+                           if changed else "x is as it was: the sum belongs into x itself, in place.")
         yield expect_equal(f"{n} ranks: collectives used", results[0][4], [],
                            note="A ring uses messages only: isend and recv.")
-        most = max(sent for _, _, sent, _, _ in results)
+        most = max(result[2] for result in results)
         yield expect_at_most(f"{n} ranks: sent by the busiest rank", most, 2 * (n - 1) / n * size, "bytes",
                              reason=f"for 2(n − 1) parts of 1/{n}",
                              note="More than one part travels in a step, or a part travels too often.")
@@ -216,6 +219,7 @@ EXERCISES = (
     Code("09.3", "A ring", run=run_ring,
          broken={"gathers everything": (gather_and_add, "A ring uses messages only"),
                  "sends the whole buffer": (whole_buffer_round, "More than one part travels"),
+                 "returns the sum": (lambda x: 2 * x, "in place"),
                  "only the first half": (first_half_only, "one finished part"),
                  "waits before it sends": (both_receive_first, "on 2 ranks: not all ranks had finished")},
          hints=("Cut x into n parts. In the first round a rank adds what comes to a part of its own. Which part must "
