@@ -3,9 +3,10 @@
 import math
 import random
 
-from gpucourse.catalog import Job, Shape, published, shape
+from gpucourse.catalog import GiB, Job, Shape, published, shape
 from gpucourse.evidence import INSTANTS
 from gpucourse.exercises.expect import expect_equal
+from gpucourse.exercises.kinds import Misconception, Pick, Quantity
 from gpucourse.predict import memory
 
 
@@ -90,3 +91,27 @@ def peak_with(lever: str, of: Shape, job: Job) -> float:
 
 def best_lever(name: str) -> str:
     return min(LEVERS, key=lambda lever: peak_with(lever, *CASES[name]))
+
+
+WHY_NOT = {
+    "recompute": "Recomputing lowers what the blocks hold. Is that most of what is alive at the largest instant, and "
+                 "is there any of it left to lower?",
+    "in parts": "Parts lower the loss and nothing else. Is the loss the largest instant by more than what the next one "
+                "has?",
+    "fused": "A fused optimizer lowers step(). Is the peak there?",
+}
+
+
+def lever_part(name: str) -> Pick:
+    return Pick(options={key: key for key in WHY_NOT}, right=lambda: best_lever(name), why=WHY_NOT)
+
+
+def new_peak(name: str) -> Quantity:
+    """GiB after the lever that lowers the peak most."""
+    before, best = memory(*CASES[name]).peak, best_lever(name)
+    less = {lever: peak_with(lever, *CASES[name]) / GiB for lever in LEVERS
+            if lever != best and peak_with(lever, *CASES[name]) < 0.98 * before}
+    return Quantity(expected=peak_with(best, *CASES[name]) / GiB, unit="GiB", within=2e-3, misconceptions=(
+        Misconception(before / GiB, "That is the peak before: no lever is pulled, or one that does not move it."),
+        *(Misconception(peak, f"That is the peak with `{lever}`. Another lever leaves less.")
+          for lever, peak in less.items())))

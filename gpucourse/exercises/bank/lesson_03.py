@@ -2,12 +2,12 @@
 
 import math
 
-from gpucourse.exercises.bank.activations_dropout import remake, run_recomputed
-from gpucourse.exercises.bank.activations_levers import CASES, best_lever, by_key, run_rank
+from gpucourse.exercises.bank.activations_dropout import by_the_library, remake, run_recomputed
+from gpucourse.exercises.bank.activations_levers import CASES, by_key, lever_part, new_peak, run_rank
 from gpucourse.exercises.bank.activations_loss import chunks, deaf_loss, loss_coefficient, run_lean_loss, whole_loss
 from gpucourse.exercises.bank.activations_placement import by_claim, cheapest, last_first, run_place
 from gpucourse.exercises.bank.activations_saved import broken_saves, run_llama_saves
-from gpucourse.exercises.kinds import Code, Guess, Misconception, Parts, Pick, Quantity
+from gpucourse.exercises.kinds import Code, Guess, Misconception, Parts, Quantity
 
 GUESSES = (
     Guess("03.g1", ("nothing recomputed", "products and attention kept", "all recomputed"), "MiB"),
@@ -67,19 +67,6 @@ SPACINGS = {
                Misconception(1, "Try two or three: 96 inputs are many when a block saves only six times its own.")),
 }
 
-WHY_NOT = {
-    "recompute": "Recomputing lowers what the blocks hold. Is that most of what is alive at the largest instant, and "
-                 "is there any of it left to lower?",
-    "in parts": "Parts lower the loss and nothing else. Is the loss the largest instant by more than what the next one "
-                "has?",
-    "fused": "A fused optimizer lowers step(). Is the peak there?",
-}
-
-
-def lever_part(name: str) -> Pick:
-    return Pick(options={key: key for key in WHY_NOT}, right=lambda: best_lever(name), why=WHY_NOT)
-
-
 EXERCISES = (
     Code("03.1", "What a Llama block saves", run=run_llama_saves,
          broken={"norm like LayerNorm": (broken_saves(norms=2), "operation by operation"),
@@ -129,7 +116,8 @@ EXERCISES = (
          broken={"as it was": (remake(), "The second forward drew other masks"),
                  "the state not put back": (remake("not put back"), "in which did it leave it"),
                  "a constant seed": (remake("constant"), "Forward should be the function"),
-                 "nothing recomputed": (remake(record=True), "autograd was recording")},
+                 "nothing recomputed": (remake(record=True), "autograd was recording"),
+                 "the library's": (by_the_library, "Write what it does")},
          hints=("What does the second forward read that is not in x and not in the weights?",
                 "torch.get_rng_state() before the first forward; in backward set it, run, and put back the state that "
                 "you found.",
@@ -150,7 +138,9 @@ EXERCISES = (
           hints=("Write the sum for K and for K + 1. What is spared, what is added?",
                  "Without rounding the least is at K = √(L / ratio).",
                  "min(range(1, L + 1), key=lambda K: math.ceil(L / K) + K * ratio)")),
-    Parts("03.8", "Which lever moves the peak?", parts={name: lever_part(name) for name in CASES},
+    Parts("03.8", "Which lever moves the peak?",
+          parts={name: lever_part(name) for name in CASES} | {
+              f"{name}, new peak in GiB": new_peak(name) for name in ("A", "B", "D")},
           hints=("Which instant leads in each job? predict.memory(shape(\"gpt2-medium\"), Job(16, 1024)) shows it.",
                  "A lever lowers what is its own, at each instant. The new peak is the largest of what it lowered and "
                  "of all that it did not touch.",
