@@ -59,6 +59,11 @@ class Layout:
         return self.dp * self.cp
 
     @property
+    def in_buckets(self) -> bool:
+        """Whether DDP adds up the gradients; ZeRO-1 leaves that to it and divides only the optimizer's state."""
+        return self.replicas > 1 and self.shard in ("none", "zero1")
+
+    @property
     def ranks(self) -> int:
         return self.dp * self.tp * self.pp * self.cp
 

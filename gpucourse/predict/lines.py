@@ -39,7 +39,7 @@ def states(step: Step, instants: Iterable[str]) -> list[Line]:
         tensors = len(list(step.all.in_order(len(step.rank.layers))))
         lines.append(constant("optimizer step counts", "optimizer", f"4 × {tensors} tensors", 4 * tensors))
     lines.append(batch(step, constant))
-    if step.layout.shard == "none" and step.layout.replicas > 1 and not step.layout.bucket_view:
+    if step.layout.in_buckets and not step.layout.bucket_view:
         elements = count(step.all.in_order(len(step.rank.layers)))
         lines.append(constant("DDP's buckets", "buckets", f"{b.gradients} × {elements:,}", b.gradients * elements))
     return lines

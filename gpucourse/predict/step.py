@@ -45,7 +45,7 @@ class Step:
         self.precision = computing(job)
         self.layers = len(self.part.layers)
         # DDP's gradients are views of its buckets, which stay; a new gradient is made and copied in.
-        in_buckets = self.layout.shard == "none" and self.layout.replicas > 1 and self.layout.bucket_view
+        in_buckets = self.layout.in_buckets and self.layout.bucket_view
         self.gradients_stay = (job.accumulate > 1 if began is None else began) or in_buckets
         again = self.gradients_stay and not self.sharded  # unsharded gradients are new in every backward pass
         self.axes = axes(self.layout)

@@ -41,6 +41,34 @@ def on_two(shape, job):
     return on_rank.memory(sharded, shape, job)
 
 
+class Replicated(Training):
+    """DDP, whose optimizer's state is divided where job.layout says zero1."""
+
+    def __init__(self, shape, job):
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        from torch.nn.parallel import DistributedDataParallel
+
+        super().__init__(shape, job)
+        self.whole = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+        if job.layout.shard == "zero1":
+            self.optimizer = ZeroRedundancyOptimizer(self.model.parameters(), torch.optim.AdamW, foreach=True)
+
+    def loss(self, tokens, targets):
+        return torch.nn.functional.cross_entropy(self.whole(tokens).flatten(0, 1), targets.flatten())
+
+
+def replicated_on_two(shape, jobs):
+    return [on_rank.memory(Replicated, shape, job) for job in jobs]
+
+
+def test_ddp_keeps_gradients_in_its_buckets_with_zero_1_too():
+    jobs = [Job(2, 64, layout=Layout(dp=2, shard=shard)) for shard in ("none", "zero1")]
+    results = ranks.run(replicated_on_two, 2, SHAPE, jobs, env=QUIET, timeout=60)
+    for job, *seen in zip(jobs, *results, strict=True):
+        most = max(seen, key=lambda memory: memory.peak)
+        assert sum(most.at["forward"].values()) == pytest.approx(predict.memory(SHAPE, job).total("forward"), rel=0.03)
+
+
 @pytest.mark.parametrize("reshard", ("always", "never"))
 def test_sharded_weights_on_two_ranks_are_within_three_per_cent_of_the_ledger(reshard):
     job = Job(2, 64, layout=Layout(dp=2, shard="zero3", reshard=reshard))
