@@ -47,10 +47,12 @@ def recompute_every(recompute: str) -> int:
     return int(every) if every != recompute and every.isdecimal() else int(recompute == "full")
 
 
-def recomputed_layers(recompute: str, layers: int) -> list[bool]:
-    """For each layer whether all of it is recomputed."""
+def recompute_of_layers(recompute: str, layers: int) -> list[str]:
+    """For each layer what is recomputed of it: none, attention, op or full."""
     every = recompute_every(recompute)
-    return [bool(every) and (i + 1) % every == 0 for i in range(layers)]
+    if not every:
+        return [recompute] * layers
+    return ["none" if (i + 1) % every else "full" for i in range(layers)]
 
 
 @dataclass(frozen=True)

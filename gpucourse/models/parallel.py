@@ -21,6 +21,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from gpucourse.catalog import Job, Layout, Shape
+from gpucourse.catalog.divides import must_divide
 from gpucourse.catalog.stages import Part
 from gpucourse.models.training import network
 from gpucourse.models.transformer import Transformer
@@ -28,6 +29,7 @@ from gpucourse.models.transformer import Transformer
 
 def laid_out(shape: Shape, job: Job, device: str = "cpu", part: Part | None = None) -> Transformer:
     """The model of this process's rank: first each tensor is divided, then what is left of it among the copies."""
+    must_divide(shape, job)
     layout, model = job.layout, network(shape, job, device, part)
     axes = init_device_mesh("cpu" if device == "meta" else torch.device(device).type,
                             (layout.pp, layout.dp, layout.tp), mesh_dim_names=("pp", "dp", "tp"))

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from gpucourse.errors import BadInput, unknown
-from gpucourse.models.transformer import Transformer
 
 WORDS = ("none", "op", "full")
 aten = torch.ops.aten
@@ -20,9 +19,9 @@ PRODUCTS = frozenset({
 })
 
 
-def place(model: Transformer, plan: Sequence[str], note: Callable[[Tensor], object] | None = None) -> Transformer:
-    """Set for each block, first to last, what backward finds: `none` of it recomputed, `full`: all of it from its
-    input, `op`: all but matrix products and attention. Changes the model and returns it.
+def place(model: nn.Module, plan: Sequence[str], note: Callable[[Tensor], object] | None = None) -> nn.Module:
+    """Set for each block of a Transformer, first to last, what backward finds: `none` of it recomputed, `full`: all of
+    it from its input, `op`: all but matrix products and attention. Changes the model and returns it.
 
     note: called with each tensor that `op` keeps.
     """
@@ -35,13 +34,17 @@ def place(model: Transformer, plan: Sequence[str], note: Callable[[Tensor], obje
         vars(block).pop("forward", None)  # a plan replaces an earlier one
         if word != "none":
             block.forward = recomputed(block.forward, word, note)
-    model.recomputed = [False] * len(plan)  # the plan is in the blocks now
+    model.recompute = ["none"] * len(plan)  # the plan is in the blocks now
     return model
 
 
-def recomputed(forward: Callable, word: str, note: Callable[[Tensor], object] | None = None) -> Callable:
-    """`forward`, run again in backward: all of it (`full`), or all but products and attention (`op`)."""
-    how = dict(use_reentrant=False)
+def recomputed(forward: Callable, word: str, note: Callable[[Tensor], object] | None = None,
+               preserve_rng_state: bool = True) -> Callable:
+    """`forward`, run again in backward: all of it (`full`), or all but products and attention (`op`).
+
+    preserve_rng_state: draw the same random numbers again; what draws none need not keep the generator's state.
+    """
+    how = dict(use_reentrant=False, preserve_rng_state=preserve_rng_state)
     if word == "op":
         how["context_fn"] = partial(create_selective_checkpoint_contexts, partial(keep_products, note))
     return partial(checkpoint, forward, **how)
@@ -71,7 +74,7 @@ class Segment(nn.Module):
         return x
 
 
-def segments(model: Transformer, length: int) -> Transformer:
+def segments(model: nn.Module, length: int) -> nn.Module:
     """Keep only the input of every `length`-th block, and run that many blocks again from it. Changes the model."""
     blocks = list(model.blocks)
     model.blocks = nn.ModuleList(Segment(blocks[i:i + length]) for i in range(0, len(blocks), length))

@@ -6,11 +6,12 @@ Sizes in comments: B sequences, T tokens, H hidden, K kv hidden, A heads, D head
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from gpucourse.catalog import Shape
-from gpucourse.catalog.jobs import recomputed_layers
+from gpucourse.catalog.jobs import recompute_of_layers
 from gpucourse.catalog.stages import Part
+from gpucourse.models.chunked import chunked_loss
+from gpucourse.models.recompute import recomputed
 
 
 def norm(shape: Shape) -> nn.Module:
@@ -32,9 +33,17 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).type_as(x)
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention: q [B, A, T, D], k and v [B, K/D, T, D] → [B, A, T, D]."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] != q.shape[1])
+
+
 class Attention(nn.Module):
-    def __init__(self, shape: Shape):
+    """recompute: keep only q, k and v of attention proper, and run it again during backward."""
+
+    def __init__(self, shape: Shape, recompute: bool = False):
         super().__init__()
+        self.attend = recomputed(attend, "full", preserve_rng_state=False) if recompute else attend
         self.head_size = shape.head_size
         bias = shape.bias or shape.qkv_bias
         self.q = nn.Linear(shape.hidden, shape.q_hidden, bias=bias)
@@ -56,7 +65,7 @@ class Attention(nn.Module):
         q, k, v = self.project(x)
         if rotary is not None:
             q, k = rotate(q, *rotary), rotate(k, *rotary)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] != q.shape[1])
+        y = self.attend(q, k, v)
         return self.out(y.transpose(1, 2).reshape(B, T, -1))
 
 
@@ -82,12 +91,12 @@ class SwigluMlp(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
+    """x + attention(norm(x)), then x + mlp(norm(x)). recompute: as catalog.Job has it, but for `layer-K`."""
 
-    def __init__(self, shape: Shape):
+    def __init__(self, shape: Shape, recompute: str = "none"):
         super().__init__()
         self.attention_norm = norm(shape)
-        self.attention = Attention(shape)
+        self.attention = Attention(shape, recompute == "attention")
         self.mlp_norm = norm(shape)
         self.mlp = GeluMlp(shape) if shape.mlp == "gelu" else SwigluMlp(shape)
 
@@ -100,7 +109,8 @@ class Transformer(nn.Module):
     """Tokens [B, T] int64 → logits [B, T, V].
 
     recompute: `none` keeps what each block saves for backward; `full` keeps only each block's input and runs the
-    block's forward again during backward (torch.utils.checkpoint, non-reentrant); `layer-K` does so every K-th block.
+    block's forward again during backward (torch.utils.checkpoint, non-reentrant); `layer-K` does so every K-th block;
+    `op` keeps the results of products and of attention besides; `attention` runs only attention proper again.
     part: the layers to have, as one stage of a pipeline; a stage that is not the first takes [B, T, H] in place of
     tokens, one that is not the last gives [B, T, H] in place of logits.
     """
@@ -109,11 +119,11 @@ class Transformer(nn.Module):
         super().__init__()
         self.shape = shape
         self.part = part = part or Part(range(shape.layers))
-        self.recomputed = recomputed_layers(recompute, shape.layers)[part.layers.start:part.layers.stop]
+        self.recompute = recompute_of_layers(recompute, shape.layers)[part.layers.start:part.layers.stop]
         learned = part.first and shape.positions == "learned"
         self.embedding = nn.Embedding(shape.vocab, shape.hidden) if part.first else None
         self.positions = nn.Embedding(shape.context, shape.hidden) if learned else None
-        self.blocks = nn.ModuleList(Block(shape) for _ in part.layers)
+        self.blocks = nn.ModuleList(Block(shape, word) for word in self.recompute)
         self.norm = norm(shape) if part.last else None
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False) if part.last else None
         self.tie()
@@ -135,14 +145,17 @@ class Transformer(nn.Module):
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, targets: Tensor | None = None, parts: int = 1) -> Tensor:
+        """With targets [B, T], not the logits but their mean cross-entropy, computed in `parts` parts."""
         x = self.embedding(tokens) if self.embedding is not None else tokens  # [B, T, H]
         if self.positions is not None:
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         rotary = (self.cos, self.sin) if self.shape.positions == "rope" else None
-        for block, again in zip(self.blocks, self.recomputed, strict=True):
-            if again and self.training:
-                x = checkpoint(block, x, rotary, use_reentrant=False, preserve_rng_state=False)
-            else:
-                x = block(x, rotary)
-        return self.head(self.norm(x)) if self.head is not None else x
+        for block, word in zip(self.blocks, self.recompute, strict=True):
+            whole = word in ("op", "full") and self.training
+            x = (recomputed(block, word, preserve_rng_state=False) if whole else block)(x, rotary)
+        if self.head is None:
+            return x
+        if targets is None:
+            return self.head(self.norm(x))
+        return chunked_loss(self.norm(x).flatten(0, 1), self.head, targets.flatten(), parts)

@@ -26,7 +26,7 @@ def candidates(shape: Shape, cluster: Cluster, global_batch: int, job: Job) -> I
     positive_int("global-batch", global_batch)
     for tp, pp, cp in _axes(shape, cluster, job.seq):
         dp = cluster.gpus // (tp * pp * cp)
-        if global_batch % dp:
+        if global_batch % dp or job.chunked_loss and tp > 1:
             continue
         experts = gcd(shape.experts.count, dp) if shape.experts else 1
         sharded = SHARDINGS if dp * cp > 1 else SHARDINGS[:1]

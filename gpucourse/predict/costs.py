@@ -6,6 +6,7 @@ from functools import cache
 from gpucourse.catalog.jobs import Precision
 from gpucourse.catalog.shapes import Shape
 from gpucourse.predict import network, tape
+from gpucourse.predict import recompute as recomputation
 from gpucourse.predict.axes import Axes
 from gpucourse.predict.sizes import Size, size
 from gpucourse.predict.tape import High
@@ -17,8 +18,8 @@ class Block:
 
     keeps_stream: whether its input is part of what it leaves.
 
-    forward, backward: its highest moments; the one of backward is above what stays and, where it is recomputed, has in
-    it what that brings back.
+    forward, backward: its highest moments; the one of backward is above what stays and, where something is recomputed,
+    has in it what that brings back.
     """
 
     kept: Size
@@ -50,23 +51,25 @@ def stream(precision: Precision, axes: Axes) -> Size:
 
 
 @cache
-def block(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute: bool, again: bool,
+def block(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute: str, again: bool,
           lent: bool = False) -> Block:
-    """A block's costs for `tokens` in a forward pass. again: gradients exist already.
+    """A block's costs for `tokens` in a forward pass. recompute: none, attention, op or full.
 
-    lent: the gradient of its output belongs to someone else, who holds it all the while.
+    again: gradients exist already. lent: the gradient of its output belongs to someone else, who holds it all the
+    while.
     """
     ops, dims = network.block(shape, precision, axes), axes.values(shape, tokens)
     given = {network.STREAM: stream(precision, axes)}
-    kept = tape.kept(ops, given)
-    forward = tape.highest(tape.forward(ops, dims, keep=not recompute))
-    backward = tape.highest(tape.backward(ops, dims, given, again, lent))
-    keeps_stream = any(network.STREAM in op.keeps for op in ops)
-    if not recompute:
-        return Block(kept, kept, keeps_stream, forward, backward)
-    stays = stream(precision, axes)
-    brought_back = kept.at(dims) - stays.at(dims) * keeps_stream
-    return Block(kept, stays, True, forward, High(backward.bytes + brought_back, backward.at))
+    kept, left, whole = tape.kept(ops), recomputation.left(ops, recompute), recompute in recomputation.WHOLE
+    stays = tape.size_of(ops, left, given)
+    return Block(
+        kept=tape.size_of(ops, kept, given),
+        stays=stream(precision, axes) + stays if whole else stays,
+        keeps_stream=whole or network.STREAM in kept.tensors,
+        forward=tape.highest(tape.forward(ops, dims, left)),
+        backward=tape.highest(tape.backward(ops, dims, given, again, lent,
+                                            recomputation.replay(ops, dims, recompute))),
+    )
 
 
 @cache
@@ -82,7 +85,8 @@ def head(shape: Shape, precision: Precision, axes: Axes, tokens: int, widened: b
 
     # fully_shard still holds a buffer while it widens the logits, and gathers again only once they have a gradient.
     in_forward = of_loss - {network.WIDE_LOGITS} if widened else of_loss
-    forward, loss_forward = apart(tape.forward(model + loss, dims), in_forward)
+    kept = tape.kept(model + loss)
+    forward, loss_forward = apart(tape.forward(model + loss, dims, kept), in_forward)
     backward, loss_backward = apart(tape.backward(model + loss, dims, given, again), of_loss)
-    keeps_stream = any(network.STREAM in op.keeps for op in model)
-    return Head(tape.kept(model + loss, given), keeps_stream, forward, loss_forward, loss_backward, backward)
+    return Head(tape.size_of(model + loss, kept, given), network.STREAM in kept.tensors, forward, loss_forward,
+                loss_backward, backward)

@@ -1,12 +1,14 @@
 """The lines of a memory ledger: each part's formula with the values put in, and the instants at which it is alive."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from math import ceil
 
 from gpucourse.catalog.jobs import OPTIMIZERS
 from gpucourse.predict import moments as at
 from gpucourse.predict import ring
 from gpucourse.predict.ledger import Line
 from gpucourse.predict.moments import Moment
+from gpucourse.predict.recompute import WHOLE
 from gpucourse.predict.sizes import formula
 from gpucourse.predict.step import Step
 from gpucourse.predict.tape import highest
@@ -56,9 +58,11 @@ def batch(step: Step, constant) -> Line:
 
 def changing(step: Step, moments: Mapping[str, Moment]) -> Iterator[Line]:
     """What comes and goes, at the highest moment of each instant."""
-    names = {at.KEPT: "inputs of the blocks", at.BLOCK_BACKWARD: "one block, recomputed and backward"}
-    if step.job.recompute != "full":
-        names = {}
+    names = {}
+    if step.job.recompute in WHOLE:
+        names[at.BLOCK_BACKWARD] = "one block, recomputed and backward"
+    if step.job.recompute == "full":
+        names[at.KEPT] = "inputs of the blocks"
     for part, (category, text, source) in described(step).items():
         amounts = {instant: moment.parts.get(part, 0) for instant, moment in moments.items()}
         yield Line(names.get(part, part), category, text, amounts, source)
@@ -69,7 +73,11 @@ def described(step: Step) -> dict[str, tuple[str, str, str]]:
     last, head, units = step.blocks[-1], step.head, step.units
     low, table = step.precision.gradients, count(step.own.embedding)
     made = count(step.own.table_gradient)
-    recomputed = f"{formula(last.kept)}, and " * (step.job.recompute == "full")
+    recomputed = ""
+    if step.job.recompute in WHOLE:
+        recomputed = f"[{formula(last.kept)}] in place of [{formula(last.stays)}], and "
+    parts = step.job.chunked_loss
+    in_parts = f", {ceil(step.tokens / parts):,} tokens at a time" if parts else ""
     unreduced = f"{low} × the elements whose gradients are not yet shared out"
     around = ring.SOURCE if step.layout.cp > 1 else ""
     one = "each block between its forward and its backward" if units.kept else "one block"
@@ -79,9 +87,9 @@ def described(step: Step) -> dict[str, tuple[str, str, str]]:
         at.KEPT: ("activations", kept(step), CPU_EAGER),
         at.COPIES: ("activations", f"2 × {at.cached_copies(step) // 2:,} a block, until the loss is known", ""),
         at.BLOCK_FORWARD: ("activations", f"at {last.forward.at}", around),
-        at.HEAD_FORWARD: ("activations", f"at {highest((head.forward, head.loss_forward)).at}", ""),
+        at.HEAD_FORWARD: ("activations", f"at {highest((head.forward, head.loss_forward)).at}" + in_parts, ""),
         at.HEAD_KEPT: ("activations", formula(head.kept), CPU_EAGER),
-        at.LOSS_BACKWARD: ("temporaries", f"at {highest((head.loss_backward, head.backward)).at}", ""),
+        at.LOSS_BACKWARD: ("temporaries", f"at {highest((head.loss_backward, head.backward)).at}" + in_parts, ""),
         at.STREAM: ("temporaries", formula(step.stream_size), ""),
         at.WAITING: ("temporaries", f"{low} × {table:,}", ""),
         at.BLOCK_BACKWARD: ("temporaries", f"{recomputed}at {last.backward.at}", around),

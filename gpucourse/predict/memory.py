@@ -81,9 +81,8 @@ def check(shape: Shape, job: Job) -> None:
         raise BadInput(f"{shape.name} has {', '.join(lacking)}: its memory is not predicted yet; use a GPT-2 or Llama "
                        "style shape")
     unlike = job.layout.but(ep=1)
-    partly = job.recompute in ("attention", "op")
-    awaited = {f"{job.layout}": job.layout != unlike, f"recompute {job.recompute}": partly,
-               "adamw-8bit": job.optimizer == "adamw-8bit", "chunked-loss": job.chunked_loss, "offload": job.offload,
+    awaited = {f"{job.layout}": job.layout != unlike,
+               "adamw-8bit": job.optimizer == "adamw-8bit", "offload": job.offload,
                "lora": job.lora}
     for name, used in awaited.items():
         if used:

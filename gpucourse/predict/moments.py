@@ -205,8 +205,8 @@ def positions_gradient(step: Step) -> int:
 
 
 def cached_copies(step: Step) -> int:
-    """Autocast caches each weight's 16-bit copy until it exits; bytes a block that is recomputed, so keeps none."""
-    if not step.precision.autocast or step.job.recompute == "none":
+    """Autocast caches each weight's 16-bit copy until it exits; bytes a block that is run again, and so saves none."""
+    if not step.precision.autocast:
         return 0
     return 2 * (count(step.own.block) - count(step.own.norms + step.own.head_norms))
 

@@ -12,6 +12,7 @@ from gpucourse.predict.sizes import NOTHING, Size, size
 from gpucourse.predict.tape import Op
 
 STREAM = "x0"  # the residual stream as a list of operations finds it
+NORMED = "final norm"
 WIDE_LOGITS = "logits as fp32"
 
 
@@ -35,7 +36,8 @@ def head(shape: Shape, precision: Precision, axes: Axes = WHOLE, widened: bool =
     made, vocab = ("logits/t" if spread else "logits"), ("V" if spread else axes.part("V"))
     begin, x, saved = enter(precision, axes, "head input", "final norm")
     ops = [*norm(shape, precision, axes, "final norm", STREAM), *begin,
-           *linear(precision, made, x, "h", axes.part("V"), bias=False, saved=saved, ends=("final norm",))]
+           *linear(precision, made, x, "h", axes.part("V"), bias=False, saved=saved,
+                    ends=("final norm", "head input"))]
     if spread:
         whole = size("n V", precision.compute)
         ops.append(Op("logits", "logits", whole, uses=(made,), forward_work=whole, ends=(made,)))
@@ -48,6 +50,21 @@ def head(shape: Shape, precision: Precision, axes: Axes = WHOLE, widened: bool =
         return ops, [*loss, *whole_loss(given, logits)]
     exact = size(f"n {vocab}", 4)
     return ops, [*loss, *divided_loss(given, logits, exact if width == 4 else 3 * exact)]
+
+
+def head_norm(shape: Shape, precision: Precision) -> list[Op]:
+    """The final norm alone, where head and loss come in parts."""
+    return norm(shape, precision, WHOLE, NORMED, STREAM)
+
+
+def part_of_loss(precision: Precision) -> list[Op]:
+    """Output matrix and cross-entropy of some of the tokens, in fp32; models/chunked.py line by line."""
+    made, logits = "logits", size("n V", 4)
+    ops = linear(precision, made, NORMED, "h", "V", bias=False)
+    if precision.compute != 4:
+        ops.append(Op(WIDE_LOGITS, WIDE_LOGITS, logits, uses=(made,), ends=(made,)))
+        made = WIDE_LOGITS
+    return [*ops, *whole_loss(made, logits)]
 
 
 def whole_loss(given: str, logits: Size) -> list[Op]:
@@ -134,14 +151,14 @@ def linear(precision: Precision, out: str, x: str, inner: str, outer: str, bias:
     made = size(f"n {outer}", width)
     parameters = size(f"{inner} {outer}", precision.gradients) + size(outer, precision.gradients if bias else 0)
     if not precision.autocast:
-        return [Op(out, out, made, uses=(x,), keeps=(saved or x,), gradient=parameters, ends=ends)]
+        return [Op(out, out, made, uses=(x,), keeps=(saved or x,), gradient=parameters, ends=ends, kind="product")]
     weight, ops = f"{out} weight as 16-bit", []
     ops.append(Op(weight, weight, size(f"{inner} {outer}", width), gradient=parameters))
     if cast:
         narrow = f"{out} input as 16-bit"
         ops.append(Op(narrow, narrow, size(f"n {inner}", width), uses=(x,)))
         x, ends = narrow, (*ends, narrow)
-    return [*ops, Op(out, out, made, uses=(x, weight), keeps=(x, weight), ends=ends)]
+    return [*ops, Op(out, out, made, uses=(x, weight), keeps=(x, weight), ends=ends, kind="product")]
 
 
 def row_linear(precision: Precision, axes: Axes, out: str, x: str, inner: str, bias: bool,
@@ -175,7 +192,7 @@ def attention(shape: Shape, precision: Precision, axes: Axes) -> list[Op]:
     return [
         *ops,
         Op("attention" if axes.cp == 1 else "ring attention", "attention", size(f"n {q}", width), uses=tuple(names),
-           keeps=(*names, "attention"), aside=size(f"n {heads}", 4), **around),
+           keeps=(*names, "attention"), aside=size(f"n {heads}", 4), kind="attention", **around),
         *row_linear(precision, axes, "attention out", "attention", wide, shape.bias,
                     ends=("attention norm", "attention input", *names, "attention")),
     ]

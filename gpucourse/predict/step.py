@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from gpucourse.catalog.jobs import PRECISIONS, Job, Precision, recomputed_layers
+from gpucourse.catalog.jobs import PRECISIONS, Job, Precision, recompute_of_layers
 from gpucourse.catalog.shapes import Shape
 from gpucourse.catalog.stages import Part
 from gpucourse.predict import costs
 from gpucourse.predict.axes import axes
+from gpucourse.predict.chunked import head_in_parts
+from gpucourse.predict.recompute import WHOLE
 from gpucourse.predict.sizes import Size
 from gpucourse.predict.tensors import Tensor, Tensors, count, share, tensors
 
@@ -56,16 +58,18 @@ class Step:
         self.all: Tensors = tensors(shape, self.axes).of(self.rank)
         of = (shape, self.precision, self.axes, self.tokens)
         layers = self.part.layers
-        self.recomputed = recomputed_layers(job.recompute, shape.layers)[layers.start:layers.stop]
-        kinds = {recomputed: costs.block(*of, recomputed, again) for recomputed in set(self.recomputed)}
-        self.blocks = [kinds[recomputed] for recomputed in self.recomputed]
+        words = recompute_of_layers(job.recompute, shape.layers)[layers.start:layers.stop]
+        self.recomputed = [word in WHOLE for word in words]
+        kinds = {word: costs.block(*of, word, again) for word in set(words)}
+        self.blocks = [kinds[word] for word in words]
         if not self.part.last:  # the next stage's gradient is held until the whole backward pass is over
-            self.blocks[-1] = costs.block(*of, self.recomputed[-1], again, lent=True)
-        self.head = costs.head(*of, self.sharded and self.bytes.autocast, again)
+            self.blocks[-1] = costs.block(*of, words[-1], again, lent=True)
+        self.tied = shape.tied and self.part.whole
+        self.head = (head_in_parts(shape, self.precision, self.tokens, job.chunked_loss, again, self.tied)
+                     if job.chunked_loss else costs.head(*of, self.sharded and self.bytes.autocast, again))
         self.stream_size = costs.stream(self.precision, self.axes)
         self.stream = self.at(self.stream_size)
         self.whole_stream = self.precision.weights * self.tokens * shape.hidden
-        self.tied = shape.tied and self.part.whole
         position_ids = 8 * self.seq if shape.positions == "learned" and self.part.first else 0
         # What forward holds of the part's input, and blocks do not keep: at the first block that is its stream.
         self.received = 0 if self.part.first or self.blocks[0].keeps_stream else self.stream

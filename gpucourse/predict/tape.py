@@ -20,7 +20,8 @@ class Op:
     keeps: the tensors saved for its backward. aside: what it makes besides and keeps, such as a norm's statistics.
     ends: tensors whose last use in forward it is. gradient: of its parameters. passes: its backward hands the same
     gradient on, as an addition does. forward_work, work: the most that it has besides, in forward and in backward.
-    grad: bytes of the output's gradient, where not those of the output.
+    grad: bytes of the output's gradient, where not those of the output. kind: "product" or "attention", which are dear
+    to run again; else "".
     """
 
     name: str
@@ -35,6 +36,15 @@ class Op:
     forward_work: Size = NOTHING
     work: Size = NOTHING
     grad: Size | None = None
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a forward pass leaves alive: tensors by name; operations by name whose `aside` stays."""
+
+    tensors: frozenset[str] = frozenset()
+    asides: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -45,38 +55,55 @@ class High:
     at: str
 
 
+@dataclass(frozen=True)
+class Replay:
+    """Operations run again in backward, once operation `at` asks for what it had saved.
+
+    highs: their highest moments, and end: bytes once they have run, both above what was alive before.
+    """
+
+    at: str
+    highs: tuple[High, ...]
+    end: int
+
+
 def highest(highs: Iterable[High]) -> High:
     return max(highs, key=lambda high: high.bytes, default=High(0, "its start"))
 
 
-def kept(ops: list[Op], given: Mapping[str, Size]) -> Size:
-    """What a forward pass over `ops` leaves alive for backward; of the `given` tensors those that it keeps."""
+def kept(ops: list[Op]) -> Left:
+    """What backward asks for: all that operations save."""
+    return Left(frozenset(name for op in ops for name in op.keeps), frozenset(op.name for op in ops))
+
+
+def size_of(ops: list[Op], left: Left, given: Mapping[str, Size]) -> Size:
+    """Bytes of what is left after `ops`; of the `given` tensors those that are among it."""
     sizes = dict(given) | {op.out: op.size for op in ops}
-    names = {name for op in ops for name in op.keeps}
-    return total([*(sizes[name] for name in sizes if name in names), *(op.aside for op in ops)])
+    return total([*(sizes[name] for name in sizes if name in left.tensors),
+                  *(op.aside for op in ops if op.name in left.asides)])
 
 
-def forward(ops: list[Op], dims: Mapping[str, int], keep: bool = True) -> list[High]:
-    """Each operation's highest moment. Without `keep`, as under recomputation, nothing is saved for backward."""
+def forward(ops: list[Op], dims: Mapping[str, int], left: Left, there: Left = Left()) -> list[High]:
+    """Each operation's highest moment when `left` stays alive. there: what exists already, and is not made."""
     sizes = {op.out: op.size.at(dims) for op in ops}
-    saved = {name for op in ops for name in op.keeps} if keep else set()
     live, highs = 0, []
     for op in ops:
-        aside = op.aside.at(dims)
-        live += sizes[op.out] + aside
+        aside = op.aside.at(dims) * (op.name not in there.asides)
+        live += sizes[op.out] * (op.out not in there.tensors) + aside
         highs.append(High(live + op.forward_work.at(dims), op.name))
-        live -= 0 if keep else aside
-        live -= sum(sizes.get(name, 0) for name in op.ends if name not in saved)
+        live -= aside * (op.name not in left.asides)
+        live -= sum(sizes.get(name, 0) for name in op.ends if name not in left.tensors)
     return highs
 
 
 def backward(ops: list[Op], dims: Mapping[str, int], given: Mapping[str, Size], again: bool = False,
-             lent: bool = False) -> list[High]:
+             lent: bool = False, replay: Replay | None = None) -> list[High]:
     """Each operation's highest moments of backward, from the last operation to the first.
 
-    At the start everything that forward kept is alive, and so is the gradient of the last output; both belong to the
+    At the start everything that forward left is alive, and so is the gradient of the last output; both belong to the
     start. given: the tensors that `ops` begin from. again: gradients exist already and the new ones are added to them.
-    lent: the last output's gradient is held from outside as well, and so stays.
+    lent: the last output's gradient is held from outside as well, and so stays. replay: what brings back that which
+    forward did not leave.
     """
     sizes = {name: of.at(dims) for name, of in given.items()} | {op.out: op.size.at(dims) for op in ops}
     gradient_size = sizes | {op.out: op.grad.at(dims) for op in ops if op.grad}
@@ -94,6 +121,9 @@ def backward(ops: list[Op], dims: Mapping[str, int], given: Mapping[str, Size], 
         if op.out not in owner:
             continue
         mine = owner.pop(op.out)
+        if replay and op.name == replay.at:
+            highs += [High(live + high.bytes, f"{high.at}, again") for high in replay.highs]
+            live += replay.end
         arrived = []  # (tensor, gradient buffer)
         for name in op.uses:
             buffer = mine if op.passes else f"{name}@{step}"

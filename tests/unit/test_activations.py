@@ -65,13 +65,15 @@ def test_a_block_saves_what_the_formula_says_to_the_byte(seed, word, precision, 
     assert by_hooks == alive - unasked
 
 
-def test_the_closed_form_of_a_step_counts_the_same_blocks():
+@pytest.mark.parametrize("word", activations.WORDS)
+@pytest.mark.parametrize("precision", activations.WIDTHS)
+def test_the_closed_form_of_a_step_counts_the_same_blocks(precision, word):
     for of in (SMALL, llama("llama", 3, 32, 4, 2, 88, vocab=200, context=64)):
-        for word in ("none", "full"):
-            deep, deeper = (predict.memory(of.but(layers=layers), Job(2, 32, recompute=word)) for layers in (3, 4))
-            states = [sum(ledger.states().values()) - ledger.states()["gradients"] for ledger in (deep, deeper)]
-            grown = deeper.total("loss") - deep.total("loss") - (states[1] - states[0])
-            assert grown == activations.saved(of, "fp32", word).at(activations.dims(of, 64))
+        job = Job(2, 32, precision, recompute=word)
+        shallow, deep = (predict.memory(of.but(layers=layers), job) for layers in (3, 4))
+        states = [sum(ledger.states().values()) - ledger.states()["gradients"] for ledger in (shallow, deep)]
+        grown = deep.total("loss") - shallow.total("loss") - (states[1] - states[0])
+        assert grown == activations.saved(of, precision, word).at(activations.dims(of, 64))
 
 
 def test_words_and_precisions_that_are_not_known_are_said():

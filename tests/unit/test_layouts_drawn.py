@@ -36,9 +36,11 @@ def drawn(seed: int, count: int):
         common = dict(layers=draw.choice((2, 3, 4)), hidden=hidden, heads=4, vocab=draw.choice((256, 1000, 4096)),
                       context=256, ffn=draw.choice((2, 3, 4)) * hidden, tied=draw.random() < 0.5)
         model = gpt("gpt", **common) if draw.random() < 0.5 else llama("llama", kv_heads=draw.choice((2, 4)), **common)
-        job = Job(draw.choice((1, 2, 4)), draw.choice((16, 64, 128)), layout=layout,
+        parts = draw.choice((0, 0, 3)) if layout.tp == 1 else 0
+        job = Job(draw.choice((1, 2, 4)), draw.choice((16, 64, 128)), layout=layout, chunked_loss=parts,
                   precision=draw.choice(("fp32", "bf16", "bf16-autocast", "fp16-autocast")),
-                  recompute=draw.choice(("none", "full", "layer-2")), optimizer=draw.choice(("adamw", "momentum")),
+                  recompute=draw.choice(("none", "attention", "op", "full", "layer-2")),
+                  optimizer=draw.choice(("adamw", "momentum")),
                   accumulate=draw.choice((3, 4)) if layout.pp > 1 else draw.choice((1, 1, 2)))
         cases.append((model, job, draw.randrange(layout.pp)))
     return cases

@@ -17,6 +17,7 @@ JOBS = {
     "fp32": Job(8, 256),
     "bf16-autocast": Job(8, 256, precision="bf16-autocast"),
     "recompute": Job(8, 256, recompute="full"),
+    "recompute op, loss in parts": Job(8, 256, recompute="op", chunked_loss=4),
     "sgd": Job(8, 256, optimizer="sgd"),
 }
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as what a notebook defines travels

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from gpucourse import catalog, dryrun, predict
-from gpucourse.catalog import Job, gpt, llama
+from gpucourse.catalog import Job, Layout, gpt, llama
 from gpucourse.errors import BadInput
 from gpucourse.evidence import INSTANTS, STATES
 
@@ -26,9 +26,10 @@ def small_shape(draw: random.Random):
 def small_job(draw: random.Random):
     how = draw.choice((dict(), dict(foreach=False), dict(foreach=False, fused=True)))
     return Job(micro_batch=draw.choice((1, 3)), seq=draw.choice((32, 100, 256)),
-               recompute=draw.choice(("none", "full")),
+               recompute=draw.choice(("none", "attention", "op", "full")),
                precision=draw.choice(("fp32", "bf16", "bf16-autocast", "fp16-autocast")),
-               optimizer=draw.choice(("adamw", "sgd", "momentum")), accumulate=draw.choice((1, 1, 2)), **how)
+               optimizer=draw.choice(("adamw", "sgd", "momentum")), accumulate=draw.choice((1, 1, 2)),
+               chunked_loss=draw.choice((0, 0, 1, 3, 8)), **how)
 
 
 def draws(count: int, seed: int = 2026):
@@ -40,7 +41,7 @@ def draws(count: int, seed: int = 2026):
 def test_peak_equals_the_dry_run(shape, job):
     computed, dry = predict.memory(shape, job), dryrun.memory(shape, job)
     biases = 40 * shape.hidden + 4 * shape.ffn  # autocast's 16-bit biases: cast and freed, not modelled
-    allowed = SCALARS + (biases if shape.bias and job.bytes.autocast else 0)
+    allowed = SCALARS + 8 * job.chunked_loss + (biases if shape.bias and job.bytes.autocast else 0)
     assert abs(computed.peak - dry.peak) <= allowed
     assert computed.peak_at == dry.peak_at or abs(computed.total(dry.peak_at) - dry.peak) <= allowed
 
@@ -54,7 +55,7 @@ def test_states_equal_the_dry_run_to_the_byte(shape, job):
 def test_every_instant_of_a_gpt_and_a_llama_step():
     common = dict(vocab=500, context=128)
     for shape in (gpt("gpt", 3, 64, 2, **common), llama("llama", 3, 64, 4, 2, 176, **common)):
-        for recompute in ("none", "full"):
+        for recompute in ("none", "attention", "op", "full"):
             job = Job(2, 128, recompute=recompute)
             computed, dry = predict.memory(shape, job), dryrun.memory(shape, job)
             for instant in INSTANTS:
@@ -81,6 +82,29 @@ def test_every_published_shape_of_these_parts_is_predicted():
         assert predict.memory(what, job).states()["gradients"] == 2 * predict.parameters(what).total
     nemo = llama("mistral-nemo", 40, 5120, 32, 8, 14336, vocab=131072, context=131072, head_dim=128)
     assert predict.memory(nemo, Job(1, 1024, "bf16")).states()["gradients"] == 2 * 12_247_782_400
+
+
+@pytest.mark.parametrize("parts", (1, 2, 3, 40))
+def test_every_instant_of_a_loss_in_parts(parts):
+    common = dict(vocab=500, context=128)
+    for shape in (gpt("gpt", 2, 32, 2, **common), llama("llama", 2, 32, 4, 2, 88, **common)):
+        job = Job(1, 100, recompute="full", chunked_loss=parts)
+        computed, dry = predict.memory(shape, job), dryrun.memory(shape, job)
+        for instant in INSTANTS:
+            assert abs(computed.total(instant) - dry.total(instant)) <= SCALARS + 8 * parts, (shape.name, instant)
+
+
+def test_parts_finer_than_the_matrix_do_not_lower_the_peak():
+    shape, job = gpt("gpt", 2, 64, 2, vocab=4000, context=512), Job(1, 512, recompute="full")
+    peaks = [predict.memory(shape, job.but(chunked_loss=parts)).total("loss") for parts in (0, 1, 4, 32, 128)]
+    assert peaks[:4] == sorted(peaks[:4], reverse=True)
+    assert abs(peaks[4] - peaks[3]) < 4 * 512 * 64 < peaks[2] - peaks[3]  # less than the hidden states
+
+
+def test_a_loss_in_parts_is_for_whole_logits():
+    shape, job = llama("llama", 2, 32, 4, 2, 88, vocab=500, context=128), Job(1, 64, chunked_loss=4)
+    with pytest.raises(BadInput, match="chunked-loss is 4 with tp 2; .*use vocab-parallel-loss"):
+        predict.memory(shape, job.but(layout=Layout(tp=2)))
 
 
 def test_a_changed_coefficient_would_be_seen():

@@ -1,0 +1,61 @@
+"""Head and loss in parts of the tokens: what is alive while one part is worked on, and while the parts' gradients meet.
+
+Backward runs each part's forward again. All parts use one output matrix: its gradients are added up, and become the
+matrix's own once the last part has given its. Each part also gives the gradient of its rows of the hidden states.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from math import ceil
+
+from gpucourse.catalog.jobs import Precision
+from gpucourse.catalog.shapes import Shape
+from gpucourse.predict import network, recompute, tape
+from gpucourse.predict.axes import WHOLE
+from gpucourse.predict.costs import Head, stream
+from gpucourse.predict.sizes import size
+from gpucourse.predict.tape import High, Left
+
+
+@cache
+def head_in_parts(shape: Shape, precision: Precision, tokens: int, parts: int, again: bool, tied: bool) -> Head:
+    """The head's costs where the loss belongs to the model. again: gradients exist already.
+
+    tied: the matrix's gradient waits for the one that the embedding will give.
+    """
+    norm, part = network.head_norm(shape, precision), network.part_of_loss(precision)
+    dims = WHOLE.values(shape, tokens)
+    given, kept = {network.STREAM: stream(precision, WHOLE)}, tape.kept(norm)
+    inside, all_of_it = (tape.size_of(norm, Left(kept.tensors | {network.NORMED}, kept.asides), outside)
+                         for outside in ({}, given))
+    some = WHOLE.values(shape, ceil(tokens / parts))
+    forward = [*tape.forward(norm, dims, kept),
+               *(High(inside.at(dims) + high.bytes, high.at) for high in tape.forward(part, some, Left()))]
+    nothing = High(0, "")
+    return Head(all_of_it, network.STREAM in kept.tensors, tape.highest(forward), nothing, nothing,
+                tape.highest(backward(shape, precision, tokens, parts, again, tied)))
+
+
+def backward(shape: Shape, precision: Precision, tokens: int, parts: int, again: bool, tied: bool) -> Iterator[High]:
+    """The highest moments of the last part, which finds most of the others' results; then those of the norm."""
+    dims, rows = WHOLE.values(shape, tokens), ceil(tokens / parts)
+    some, count = WHOLE.values(shape, rows), ceil(tokens / rows)
+    hidden = size("n h", precision.weights)
+    width = precision.compute if precision.autocast else precision.gradients
+    waiting = size("h V", width).at(dims)  # one part's gradient of the matrix, or the sum so far
+    others = hidden.at(dims) - hidden.at(some)  # the other parts' gradients of their rows
+    given, part = {network.NORMED: hidden}, network.part_of_loss(precision)
+    product = next(i for i, op in enumerate(part) if op.kind)
+    casts = {op.name for op in part[:product]}
+    gone = others - hidden.at(dims)  # nobody needs the hidden states themselves once the last product is done
+    for high in tape.backward(part, some, given, again, replay=recompute.replay(part, some, "full")):
+        yield High(high.bytes + (gone if high.at in casts else others + waiting * (count > 1)), high.at)
+    of_rows, adding = size("n h", precision.compute).at(some), "adding the parts' gradients"
+    yield High(gone + of_rows + waiting * (3 if count > 1 else 1), adding)
+    if count > 2:  # the part before: others have given one part less, and the hidden states are there
+        yield High(others - hidden.at(some) + of_rows + waiting * 3, adding)
+    table = 0 if again and not tied else size("h V", precision.gradients).at(dims)
+    yield High(table + hidden.at(dims), "joining the parts' gradients")  # twice, and the hidden states are gone
+    norm = network.head_norm(shape, precision)
+    for high in tape.backward(norm, dims, {network.STREAM: stream(precision, WHOLE)}, again):
+        yield High(table + high.bytes, high.at)
