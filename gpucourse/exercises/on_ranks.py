@@ -3,12 +3,13 @@
 from gpucourse.exercises.results import Wrong
 
 
-def on_ranks(function, n: int, *args, timeout: float = 20, link: str | None = None):
+def on_ranks(function, n: int, *args, timeout: float = 20, link: str | None = None, env: dict[str, str] | None = None):
     """`function` on n real ranks; a failure there is the answer's, in one line."""
     from gpucourse import ranks
 
     try:
-        return ranks.run(function, n, *args, timeout=timeout, link=link)
+        return ranks.run(function, n, *args, timeout=timeout, link=link, env=env)
     except ranks.RankError as error:
         lines = str(error).splitlines()
-        raise Wrong(f"on {n} ranks: {lines[0]}", " ".join(" ".join(lines[1:6]).split())[:400]) from None
+        more = "; ".join(" ".join(line.split()) for line in lines[1:6])
+        raise Wrong(f"on {n} ranks: {lines[0]}", more[:400]) from None

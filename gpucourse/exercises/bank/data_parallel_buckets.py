@@ -35,6 +35,8 @@ def one_rank(function, seed: int):
     model, x, y = model_and_batch(seed, 2 * n * EACH)
     alone, ddp = copy.deepcopy(model), DistributedDataParallel(copy.deepcopy(model))
     finish = function(model, BUCKET)
+    if not callable(finish):
+        raise TypeError(f"bucketed returned {type(finish).__name__}; it must return finish, a function")
     steps = []
     for step in range(2):
         whole = slice(step * n * EACH, (step + 1) * n * EACH)

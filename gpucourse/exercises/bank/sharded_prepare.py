@@ -37,7 +37,10 @@ def one_rank(prepare, seed: int):
     alone = network(seed)
     before = torch.cat([p.detach().flatten().clone() for p in alone.parameters()])
     trained(alone, torch.optim.SGD(alone.parameters(), lr=LR), [x.flatten(0, 1) for x in batches])
-    model, optimizer = prepare(network(seed), LR)
+    prepared = prepare(network(seed), LR)
+    if not isinstance(prepared, tuple | list) or len(prepared) != 2:
+        raise TypeError(f"prepare returned {type(prepared).__name__}; it must return the model and its optimizer")
+    model, optimizer = prepared
     sharded = all(isinstance(p, DTensor) for p in model.parameters())
     with ranks.counting() as seen, torch.no_grad():
         model(batches[0][rank])
