@@ -60,9 +60,9 @@ print(f"{big.name}: {loaded / GiB:.1f} GiB of bf16 weights on a card of {small_c
 here = measure.device()
 served = pick(profile,
               smoke=llama("served", 4, 512, 8, 2, 1408, vocab=256, context=512),
-              lab=llama("served", 6, 768, 12, 4, 2048, vocab=256, context=512),
+              lab=llama("served", 4, 640, 10, 2, 1760, vocab=256, context=512),
               full=llama("served", 16, 2048, 32, 8, 5632, vocab=256, context=1024))
-prompt_length, answer_length = pick(profile, smoke=(128, 32), lab=(192, 64), full=(256, 256))
+prompt_length, answer_length = pick(profile, smoke=(128, 32), lab=(128, 48), full=(256, 256))
 print(f"{predict.parameters(served).total:,} parameters in fp32; {prompt_length} tokens given, {answer_length} answered")
 
 # %%
@@ -194,8 +194,10 @@ print("C wants 80 tokens:", pool.grow("C", 80), pool.tables, "· free:", len(poo
 crowd = drawn(200, 1.0, (16, 128), (16, 384), seed=1)
 used = sum(r.prompt + r.answer for r in crowd)
 paged = 16 * sum(blocks_for(r.prompt + r.answer, 16) for r in crowd)
-print(f"200 requests at their ends: {used:,} tokens; {paged:,} places in blocks ({paged / used - 1:.1%} more); "
-      f"{200 * 512:,} reserved for the longest allowed ({200 * 512 / used - 1:.0%} more)")
+table = [["200 requests at their ends", "places", "more than tokens"], ["tokens", f"{used:,}", ""]]
+for name, places in {"in blocks of 16": paged, "reserved for the longest allowed": 200 * 512}.items():
+    table.append([name, f"{places:,}", f"{places / used - 1:.1%}"])
+print(columns_text(table))
 
 # %% [markdown]
 # ### Who may start, and who must stop
@@ -300,7 +302,8 @@ calls["eight answered"] = lambda: decoding.generate(
 took = {name: statistics.median(seconds) for name, seconds in in_turn(calls, rounds=5).items()}
 decode_points = {b: took[f"decode {b}"] / 4 for b in (1, 2, 4, 8, 16, 32)}
 prefill_points = {b * 32: took[f"prefill {b}"] for b in (1, 4, 16)}
-batches("A larger batch: many more tokens a second, and each of them later", decode_points,
+later = decode_points[32] / decode_points[1]
+batches(f"32 requests in a step: {32 / later:.1f} × the tokens a second, each token {later:.1f} × as late", decode_points,
         f"one decode step, {held} tokens held by each request, measured on {here.label}")
 
 # %% [markdown]
@@ -310,8 +313,8 @@ batches("A larger batch: many more tokens a second, and each of them later", dec
 talker = llama("talker", 3, 192, 6, 2, 512, vocab=256, context=256)
 training = models.training(talker, Job(8, 64), here.torch, seed)
 losses, text = [], models.text.batches(8, 64, seed)
-with watch("a model to be served later: fp32, AdamW") as w:
-    for _ in range(pick(profile, smoke=40, lab=200, full=400)):
+with watch("a model to be served") as w:
+    for _ in range(pick(profile, smoke=40, lab=100, full=400)):
         losses.append(training.step(*(t.to(here.torch) for t in next(text))).item())
         w.step(8)
 talking = training.model.eval()
@@ -388,7 +391,8 @@ for b in (1, 8, 32):
 for tokens in (32, 512):
     work = tokens * (2 * count + 4 * served.layers * served.hidden * 32 / 2)  # 32 a prompt: a token sees half of them
     points[f"prefill, {tokens} tokens"] = (work / (4 * count + tokens * each), work / prefill_points[tokens])
-roofline("Decode lies on the slope, prefill nearer the flat: the same weights, read for few tokens or for many", points,
+apart = points["prefill, 512 tokens"][0] / points["decode, 1 request"][0]
+roofline(f"The same weights: a prefill of 512 tokens does {apart:.0f} × the FLOPs a byte of a decode step", points,
          flops, bandwidth, f"fp32, roofs and operations measured on {here.label}")
 
 # %% [markdown]
@@ -438,16 +442,15 @@ print(columns_text(table) + f"\n\nsimulated, on step times measured on {here.lab
 # 8B in bf16 on three cards: what the weights and a reserve for activations leave, how many tokens that is, how many requests. `uncertain` means that it depends on the reserve, which depends on the prompts.
 
 # %% tags=["nbval-check-output"]
-table = [["8B, 90 % of the card, computed", "weights, GiB", "cache, GiB", "tokens", "÷ 2,000", "÷ 32,000",
+table = [["8B, 90 % of the card, computed", "cache of", "GiB", "tokens", "÷ 2,000", "÷ 32,000",
           "50 × 2,000 fit", "1 × 32,000 fits"]]
-for name, card in (("24 GB", small_card.name), ("48 GB", "l40s"), ("80 GB", "h100-sxm")):
+for card in (small_card.name, "l40s", "h100-sxm"):
     for kv_dtype in ("bf16", "fp8"):
         p = plan(big, gpu(card), 2000, kv_dtype=kv_dtype)
         fifty, long = (plan(big, gpu(card), s, n, kv_dtype=kv_dtype).fits for s, n in ((2000, 50), (32_000, 1)))
-        table.append([f"{name}, {gpu(card).title}, {kv_dtype} cache", f"{p.weight_bytes / GiB:.1f}",
-                      f"{p.kv_bytes / GiB:.1f}", f"{p.kv_tokens:,}", f"{p.max_concurrency:.1f}",
-                      f"{concurrency(p.kv_tokens, 32_000):.1f}", fifty, long])
-print(columns_text(table))
+        table.append([gpu(card).title, kv_dtype, f"{p.kv_bytes / GiB:.1f}", f"{p.kv_tokens:,}",
+                      f"{p.max_concurrency:.1f}", f"{concurrency(p.kv_tokens, 32_000):.1f}", fifty, long])
+print(f"{columns_text(table, left=2)}\n\nweights: {p.weight_bytes / GiB:.1f} GiB on each")
 
 # %% [markdown]
 # There is the answer to the question at the top. Doubling the card's memory multiplies the cache by far more than two, because the weights are paid once.
@@ -626,7 +629,7 @@ check("06.5", answer_5, given=load)
 
 # %% [markdown]
 # ### 06.6 Compute or memory
-# `llama-3.1-8b`, weights and cache in bf16, on an H100 by its published rates. Which limit does each meet, `compute` or `memory`?
+# `llama-3.1-8b`, weights and cache in bf16, on an H100 by its published rates. FLOPs over the peak, or bytes over the bandwidth: which holds each of these up, and how many ms does it take at least? Count as *Two kinds of work in one server* does: every parameter, each weight read once, attention over the tokens that are seen (in a prefill half of the prompt, on average). Two in a hundred is near enough.
 #
 # - **A** a decode step of 1 request that holds 1,000 tokens
 # - **B** the prefill of one prompt of 4,000 tokens
@@ -639,7 +642,23 @@ check("06.5", answer_5, given=load)
 answer_6 = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ..., "F": ...}
 
 # %% tags=["solution"] exercise="06.6"
-answer_6 = {"A": "memory", "B": "compute", "C": "memory", "D": "compute", "E": "memory", "F": "memory"}
+def least_ms(requests: int, sees: float, new: int = 1) -> float:
+    """The longer of both floors when each of `requests` passes `new` tokens that see `sees` tokens on average."""
+    model, card = shape("llama-3.1-8b"), gpu("h100-sxm")
+    count, tokens = predict.parameters(model).total, requests * new
+    flops = tokens * (2 * count + 4 * model.layers * model.hidden * sees)
+    moved = 2 * count + requests * max(sees, new) * kv_bytes_per_token(model)
+    return 1e3 * max(flops / card.peak("bf16"), moved / card.bandwidth)
+
+
+answer_6 = {
+    "A": least_ms(1, 1000),  # memory: one token for all the weights
+    "B": least_ms(1, 2000, new=4000),  # compute
+    "C": least_ms(64, 2000),  # memory: the caches are as much as the weights
+    "D": least_ms(1000, 100),  # compute
+    "E": least_ms(1000, 2000),  # memory: hardly anything but caches
+    "F": least_ms(1, 50, new=100),  # memory: too few tokens share the weights
+}
 
 # %% tags=["check"] exercise="06.6"
 check("06.6", answer_6)
@@ -718,8 +737,9 @@ for name, of in {"pre-emptions": lambda r: f"{r.preemptions}", "tokens computed 
 print(columns_text(table))
 
 # %%
-queue("More are let in than the cache holds to their ends: somebody is thrown out again and again",
-      storm["greedy, rtx-4090"].turns, f"greedy admission, simulated on step times computed for {small_card.title}")
+stormy = storm["greedy, rtx-4090"]
+queue(f"Let in by what is free now: {stormy.preemptions} pre-emptions among {len(busy)} requests", stormy.turns,
+      f"greedy admission, simulated on step times computed for {small_card.title}")
 
 # %% [markdown]
 # That pre-emption always costs throughput is not so. Where memory is slow beside compute, as on the second card, a crowded step is so much better used that work may be thrown away and the whole still ends sooner. What it costs on both is *pace*: an answer that has begun stops, and p99 shows it where p50 of the wait looks better than before. Which of the two you want is a decision; a server that nobody watches has taken it for you.

@@ -3,7 +3,7 @@
 from gpucourse.exercises.bank.serving_admission import broken_admit, run_admit
 from gpucourse.exercises.bank.serving_attention import broken_attend, run_attend
 from gpucourse.exercises.bank.serving_blocks import broken_grow, run_grow
-from gpucourse.exercises.bank.serving_bytes import BYTES, WORK, bound_part
+from gpucourse.exercises.bank.serving_bytes import BYTES, WORK, least_ms
 from gpucourse.exercises.bank.serving_caps import example_load, fastest_cap, largest_cap
 from gpucourse.exercises.bank.serving_quantiser import broken_quantise, run_quantise
 from gpucourse.exercises.kinds import Choice, Code, Guess, Misconception, Number, Parts
@@ -68,11 +68,12 @@ EXERCISES = (
            hints=("For each cap: simulate, then ask the run for the 99th percentile of `pace`.",
                   "serve(cap).at(\"pace\", 99) is in seconds, as load.target is.",
                   "max(cap for cap in (1, 2, 4, 8, 16, 32) if serve(cap).at(…) <= load.target)")),
-    Parts("06.6", "Compute or memory", parts={name: bound_part(name) for name in WORK},
+    Parts("06.6", "Compute or memory", parts={name: least_ms(name) for name in WORK},
           hints=("For each: which bytes are read, and how many FLOPs are done with them?",
                  "Weights: 2 bytes a parameter, read once a step for all tokens of the step; 2 FLOPs a parameter and "
                  "token. In decode each request reads its own cache besides.",
-                 "The turn: the card's FLOP/s over its bytes/s, about 300. Decode: 2·N·b over 2·N + b·tokens·KV.")),
+                 "ms of compute: (2·N + 4·L·h·seen) · tokens / 989e9. ms of memory: (2·N + requests · held · KV) / "
+                 "3.35e9. The larger of the two.")),
     Code("06.7", "A quantiser that ruins the answer", run=run_quantise,
          broken={"one scale for everything": (broken_quantise(dims=(0, 1, 2, 3)), "does one large token set"),
                  "one scale a sequence": (broken_quantise(dims=(1, 2, 3)), "does one large token set"),

@@ -1,7 +1,7 @@
-"""Parts of 06.1 and 06.6: the bytes of a token, and the limit that a piece of work meets."""
+"""Parts of 06.1 and 06.6: the bytes of a token, and the least time of a piece of work."""
 
 from gpucourse.catalog import GiB, KiB, gpu, shape
-from gpucourse.exercises.kinds import Misconception, Pick, Quantity
+from gpucourse.exercises.kinds import Misconception, Quantity
 from gpucourse.predict.kv_cache import kv_bytes_per_token
 from gpucourse.predict.parameters import parameters
 
@@ -42,23 +42,27 @@ WORK = {  # prefill: tokens of one prompt; decode: requests, tokens that each ho
 }
 
 
-def intensity(kind: str, many: int, context: int) -> float:
-    """FLOPs a byte of a prefill of `many` tokens or of a decode step of `many` requests, weights and cache in bf16."""
-    keys = context if kind == "decode" else many / 2  # that a token sees, on average
-    flops = many * (2 * parameters(MODEL).total + 4 * MODEL.layers * MODEL.hidden * keys)
-    cache = kv_bytes_per_token(MODEL) * (many * context if kind == "decode" else many)
-    return flops / (2 * parameters(MODEL).total + cache)
+def parts_of(kind: str, many: int, context: int) -> tuple[float, float, float, float]:
+    """FLOPs of the products with weights, FLOPs of attention, bytes of weights, bytes of caches."""
+    count, cache = parameters(MODEL).total, kv_bytes_per_token(MODEL)
+    seen = context if kind == "decode" else many / 2  # by a token, on average
+    return (2 * many * count, 4 * many * MODEL.layers * MODEL.hidden * seen, 2 * count,
+            cache * (many * context if kind == "decode" else many))
 
 
-def bound(name: str) -> str:
-    return "compute" if intensity(*WORK[name]) > CARD.peak("bf16") / CARD.bandwidth else "memory"
-
-
-LIMITS = {"compute": "That needs more FLOPs for each byte than this has. Which bytes are read for these tokens, and "
-                     "how many tokens share them?",
-          "memory": "Here enough tokens share each byte of weights, and each brings little cache of its own: the FLOPs "
-                    "a byte pass the card's turn."}
-
-
-def bound_part(name: str) -> Pick:
-    return Pick(options={key: key for key in LIMITS}, right=lambda: bound(name), why=LIMITS)
+def least_ms(name: str) -> Quantity:
+    """The longer of both floors, and what is left out when another time is given."""
+    products, attention, weights, caches = (part * 1e3 for part in parts_of(*WORK[name]))
+    peak, bandwidth, many = CARD.peak("bf16"), CARD.bandwidth, WORK[name][1]
+    compute, memory = (products + attention) / peak, (weights + caches) / bandwidth
+    if compute > memory:
+        wrong = {"That is its bytes at the bandwidth. How long do its FLOPs take?": memory,
+                 "That leaves out what attention does with keys and values.": products / peak}
+    else:
+        wrong = {"That is its FLOPs at the peak. How long do its bytes take?": compute,
+                 "That reads the weights alone. Each request reads its own cache besides.": weights / bandwidth,
+                 "That reads the weights once for each token. One pass reads them once for all.":
+                     (many * weights + caches) / bandwidth}
+    right = max(compute, memory)
+    return Quantity(expected=right, unit="ms", within=0.02, misconceptions=tuple(
+        Misconception(ms, says) for says, ms in wrong.items() if abs(ms / right - 1) > 0.03))
