@@ -7,7 +7,7 @@ import pytest
 
 from gpucourse.catalog.links import Link
 from gpucourse.live.timeline import timeline
-from gpucourse.ranks import pickling, places
+from gpucourse.ranks import messages, pickling, places
 from gpucourse.ranks.line import Line
 from gpucourse.ranks.relay import MOST_LINES, Relay
 from gpucourse.ranks.report import Died, Raised, Returned, Waiting, failed, first_failure
@@ -80,6 +80,32 @@ def test_a_tensor_travels_beside_the_pickle_and_is_not_copied():
     assert len(head) < 1000 and payload.nbytes == 40
     tensor[0] = 5
     assert pickling.unpack([head, bytearray(payload)])["tensor"][0] == 5
+
+
+def test_a_small_message_goes_in_one_piece_and_a_large_one_arrives_too():
+    import socket
+    import threading
+
+    class Counted(socket.socket):
+        pieces = 0
+
+        def sendall(self, data):
+            self.pieces += 1
+            super().sendall(data)
+
+    def sent(*frames):
+        ours, theirs = socket.socketpair()
+        with theirs, Counted(fileno=ours.detach()) as sender:
+            thread = threading.Thread(target=messages.send, args=(sender, [*frames]))
+            thread.start()
+            got = messages.receive(theirs)
+            thread.join()
+            return got, sender.pieces
+
+    assert sent(b"head", b"", b"x" * 1000) == ([b"head", b"", b"x" * 1000], 1)
+    large = b"y" * 1_000_000
+    got, pieces = sent(b"head", large)
+    assert got == [b"head", large] and pieces == 3
 
 
 def test_messages_leave_one_after_another_and_arrive_a_latency_later():

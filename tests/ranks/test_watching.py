@@ -131,6 +131,22 @@ def test_a_deadline_leaves_what_was_seen(capsys):
     assert len(re.findall(r"endless, rank [01]: cut off after \d+ steps", capsys.readouterr().out)) == 2
 
 
+def test_an_interrupt_leaves_what_was_seen(capsys, monkeypatch):
+    heard, hear = [], all_ranks.Chart.hear
+
+    def interrupted(chart, rank, loop):
+        hear(chart, rank, loop)
+        heard.append(rank)
+        if len(heard) > 5 and len(set(heard)) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(all_ranks.Chart, "hear", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        ranks.run(train, 2, [1000, 1000])
+    assert len(re.findall(r"training, rank [01]: cut off after \d+ steps?; highest seen", capsys.readouterr().out)) == 2
+    assert "rank 1 " in "".join(caught.value.__notes__)
+
+
 def test_a_hundred_short_loops_and_two_at_once(capsys):
     def epochs():
         for _ in range(50):
