@@ -102,7 +102,7 @@ small = pick(profile,
              smoke=gpt("small", layers=4, hidden=256, heads=4, vocab=256, context=256),
              lab=gpt("small", layers=6, hidden=384, heads=6, vocab=256, context=256),
              full=gpt("small", layers=24, hidden=1024, heads=16, vocab=256, context=1024))
-job = Job(micro_batch=pick(profile, smoke=4, lab=8, full=16), seq=small.context,
+job = Job(micro_batch=pick(profile, smoke=4, lab=4, full=16), seq=small.context,
           precision=f"{name}-autocast" if here.kind == "cuda" else "fp32")
 print(f"{predict.parameters(small).total:,} parameters; {job}")
 

@@ -61,7 +61,7 @@ print(f"largest micro-batch that is sure to fit {gpu('rtx-4090').title}: {larges
 here = measure.device()
 small = pick(profile,
              smoke=gpt("small", layers=2, hidden=128, heads=4, vocab=256, context=64),
-             lab=gpt("small", layers=4, hidden=192, heads=4, vocab=256, context=128),
+             lab=gpt("small", layers=2, hidden=192, heads=4, vocab=256, context=64),
              full=gpt("small", layers=12, hidden=768, heads=12, vocab=256, context=512))
 batch = pick(profile, smoke=16, lab=16, full=64)  # sequences in a step, however it is taken
 
@@ -196,7 +196,7 @@ print(columns_text(table))
 draw(ledgers["in two"].memory(), f"{batch} sequences in two: the gradients are there at every instant")
 
 # %% [markdown]
-# Read it as a trap. A micro-batch that just fits by itself may not fit once it is accumulated: four bytes a parameter come on top at the instant where the activations are highest. And from some size on, smaller pieces save nothing: the peak has moved to `step()`, which does not know about batches.
+# Read it as a trap. A micro-batch that just fits by itself may not fit once it is accumulated: four bytes a parameter come on top at the instant where the activations are highest. And smaller pieces save less and less: what is left are weights, moments, gradients and what `step()` makes for itself, and those know nothing of batches.
 #
 # ### What it takes
 # A forward and backward pass over $b$ sequences takes $\alpha + \beta b$: a part for each pass (every kernel is launched, every weight is read, every gradient is added to) and a part for each sequence. The optimizer takes $u$, once. A step over $B$ sequences in pieces of $b$:
@@ -308,7 +308,7 @@ def measured_noise(training, windows: int = 12, size: int = 16):
 training = models.training(small, job_of(4), here.torch, seed)
 fours, steps_taken = batches(4, seed), 100
 losses, kept = [], {}
-with watch(f"{small.name}, 4 × 4 sequences a step") as w:
+with watch("4 × 4 sequences a step") as w:
     for step in range(steps_taken + 1):
         if step in (0, 40, steps_taken):
             kept[step] = {name: value.clone() for name, value in training.model.state_dict().items()}
@@ -322,11 +322,13 @@ with watch(f"{small.name}, 4 × 4 sequences a step") as w:
         w.step(16)
 
 # %% tags=["nbval-ignore-output"]
-found = {}
+found, table = {}, [["after steps", "loss", "noise scale, sequences", "middle 90 % of resampled windows"]]
 for step, weights in kept.items():
     training.model.load_state_dict(weights)
     found[step] = measured_noise(training)
-    print(f"after {step:3d} steps, loss {losses[step]:.2f}: {found[step]}")
+    noise = found[step]
+    table.append([f"{step}", f"{losses[step]:.2f}", f"{noise.value:.3g}", f"{noise.low:.3g} to {noise.high:.3g}"])
+print(f"{columns_text(table)}\n\nfrom {noise.windows} windows of 16 sequences, measured on {here.label}")
 
 # %% [markdown]
 # The noise scale grows as the loss falls. At first every sequence says the same thing (*these bytes are common, those are not*), and one is nearly as good as sixteen. Later the common part has been learnt, and what sequences still have in common is small against what sets them apart. A batch that was too large at the start is too small later, which is why long runs raise it on the way.
@@ -416,7 +418,7 @@ print(columns_text(table, left=2))
 print("\n" + "\n".join(row["source"] for row in runs))
 
 # %% [markdown]
-# Now the question's own run on one card: 512 sequences a step, in bf16 autocast with fused AdamW, by micro-batch. The verdict is the ledger's with accumulation on; the last column is what the eight A100s took, as published.
+# Now the question's own run on one card: 512 sequences a step, in bf16 autocast with fused AdamW, by micro-batch. The verdict is the ledger's with accumulation on. The second table has the time: an interval computed for one card, beside what the eight A100s took, as published.
 
 # %% tags=["nbval-check-output"]
 cards = ["t4", "l4", "rtx-4090", "a100-80"]
