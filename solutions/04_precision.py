@@ -762,12 +762,16 @@ check("04.6", answer_6)
 # - **full bf16 at 1e-5**: fine-tuning where 8 bytes a parameter is all there is room for
 # - **laptop**: a CPU for which the library says that bf16 is emulated
 #
+# And three figures that go with it: how many times the card's fp32 peak the first and the third choice reach, by the table of peaks, and how many bytes a parameter the fifth stores.
+#
 # The choices: `fp32`, `tf32`, `fp16 + loss scale`, `bf16 autocast`, `bf16 + stochastic rounding`, `fp8`.
 
 # %% tags=["stub"] exercise="04.7"
 answer_7 = {
     "T4": ..., "A100": ..., "A100, no code to change": ...,
     "H100, large products": ..., "full bf16 at 1e-5": ..., "laptop": ...,
+    "T4, × its fp32 peak": ..., "A100, no code to change, × its fp32 peak": ...,
+    "full bf16 at 1e-5, bytes a parameter": ...,
 }
 
 # %% tags=["solution"] exercise="04.7"
@@ -778,6 +782,9 @@ answer_7 = {
     "H100, large products": "fp8",
     "full bf16 at 1e-5": "bf16 + stochastic rounding",
     "laptop": "fp32",
+    "T4, × its fp32 peak": gpu("t4").tflops["fp16"] / gpu("t4").tflops["fp32"],
+    "A100, no code to change, × its fp32 peak": gpu("a100-80").tflops["tf32"] / gpu("a100-80").tflops["fp32"],
+    "full bf16 at 1e-5, bytes a parameter": 2 + 2 + 2 + 2,  # weight, gradient, two moments
 }
 
 # %% tags=["check"] exercise="04.7"

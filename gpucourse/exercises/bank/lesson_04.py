@@ -1,7 +1,8 @@
 """Lesson 04, precision."""
 
+from gpucourse.exercises.bank.precision_choices import BITS, CHOSEN, SITUATIONS
 from gpucourse.exercises.bank.precision_nan import loop, run_mended
-from gpucourse.exercises.bank.precision_parts import BITS, ROUNDINGS, SITUATIONS, STOPS
+from gpucourse.exercises.bank.precision_roundings import ROUNDINGS, STOPS
 from gpucourse.exercises.bank.precision_scaler import broken_scaler, run_loss_scaler
 from gpucourse.exercises.bank.precision_stochastic import (
     one_at_a_time,
@@ -79,10 +80,12 @@ EXERCISES = (
     Parts("04.6", "Bits for a scale", parts=BITS,
           hints=("How many bits does a whole block take, scale included? Divide by its elements.",
                  "MXFP8: (32 · 8 + 8) / 32. NVFP4: (16 · 4 + 8) / 16. Then bits / 8 · 8e9 / 2³⁰.")),
-    Parts("04.7", "A precision for a card", parts=SITUATIONS,
+    Parts("04.7", "A precision for a card", parts=SITUATIONS | CHOSEN,
           hints=("For each: what can the device multiply fast? And what is short: time, memory, changes to the code?",
                  "The table of peaks answers the first four. For the fifth, count the bytes a parameter that each way "
-                 "stores. For the last, ask what emulated means for the time.")),
+                 "stores. For the last, ask what emulated means for the time.",
+                 "T4: its row ends in fp16, at 65 against 8.1. A100 by a setting: tf32, 156 against 19.5. Pure bf16: "
+                 "four lists of two bytes, and a way to make small updates count.")),
     Choice("04.8", "What was rounded away?",
            options={"a": "the weights are stored in fp16 and no longer move",
                     "b": "as the model improves, more of the gradient is below the smallest number of fp16 and becomes "
