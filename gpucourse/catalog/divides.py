@@ -13,6 +13,8 @@ def must_divide(shape: Shape, job: Job) -> None:
         raise BadInput(f"chunked-loss is {job.chunked_loss} with tp {layout.tp}; tensor-parallel ranks divide the "
                        "logits along the vocabulary instead: use vocab-parallel-loss")
     _even("tp", layout.tp, {"heads": shape.heads, "kv heads": shape.kv_heads, "ffn": shape.ffn}, shape.name)
+    if shape.experts:
+        _even("tp", layout.tp, {"expert ffn": shape.experts.ffn}, shape.name)
     _even("cp", layout.cp, {"tokens of a sequence": job.seq}, "the job")
     if layout.sequence_parallel:
         _even("tp with sequence-parallel", layout.tp, {"tokens of a sequence": job.seq // layout.cp}, "the job")

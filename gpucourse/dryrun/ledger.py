@@ -79,7 +79,7 @@ def step_ledger(shape: Shape, job: Job, rank: int = 0) -> InstantLedger:
 def second_step(training: Training) -> InstantLedger:
     training.scaler = torch.amp.GradScaler(enabled=False)  # it asks for values, which fake tensors do not have
     ledger = InstantLedger()
-    for parameter in training.model.parameters():
+    for parameter in filter(lambda p: p.requires_grad, training.model.parameters()):
         parameter.register_post_accumulate_grad_hook(lambda p: ledger.retag(p.grad, "gradients"))
     with ledger:
         ledger.own(training.model)

@@ -32,7 +32,7 @@ def run(shape: Shape, job: Job, rank: int = 0) -> Table:
 def told(table: Table, job: Job) -> Table:
     """The instants by their names; middle blocks only where one of them can hold more than the first and the last."""
     middles = [table[name] for name in MIDDLES if name in table]
-    if middles and (job.layout.ranks > 1 or recompute_every(job.recompute) > 1):
+    if middles and (job.layout.ranks > 1 or recompute_every(job.recompute) > 1 or job.lora):
         table = table | {MIDDLE: max(middles, key=lambda categories: sum(categories.values()))}
     return {instant: table[instant] for instant in ALL_INSTANTS if instant in table}
 

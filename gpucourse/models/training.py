@@ -11,6 +11,7 @@ from gpucourse.catalog import Job, Layout, Shape
 from gpucourse.catalog.stages import Part
 from gpucourse.errors import BadInput
 from gpucourse.models.instants import follow
+from gpucourse.models.lora import adapt
 from gpucourse.models.transformer import Transformer
 
 OPTIMIZERS: dict[str, Callable] = {
@@ -50,7 +51,8 @@ def loss_context(layout: Layout) -> AbstractContextManager:
 def network(shape: Shape, job: Job, device: str = "cpu", part: Part | None = None) -> Transformer:
     """The model, or a part of it, in the precision and with the recomputation of `job`."""
     with torch.device(device), default_dtype(torch.bfloat16 if job.bytes.weights == 2 else torch.float32):
-        return Transformer(shape, job.recompute, part)
+        model = Transformer(shape, job.recompute, part)
+        return adapt(model, job.lora) if job.lora else model
 
 
 class Training:
@@ -70,7 +72,7 @@ class Training:
         torch.manual_seed(seed)
         self.shape, self.job, self.device = shape, job, device
         self.model = model or network(shape, job, device)
-        groups = by_mesh(self.model.parameters())
+        groups = by_mesh(p for p in self.model.parameters() if p.requires_grad)
         self.optimizer = OPTIMIZERS[job.optimizer](groups, foreach=job.foreach, fused=job.fused)
         low = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}
         self.autocast = low.get(job.precision) if job.layout.shard != "zero3" else None  # its policy casts instead

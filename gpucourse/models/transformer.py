@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from gpucourse.catalog import Shape
 from gpucourse.catalog.jobs import recompute_of_layers
 from gpucourse.catalog.stages import Part
+from gpucourse.errors import BadInput
 from gpucourse.models.chunked import chunked_loss
 from gpucourse.models.recompute import recomputed
 
@@ -117,6 +118,9 @@ class Transformer(nn.Module):
 
     def __init__(self, shape: Shape, recompute: str = "none", part: Part | None = None):
         super().__init__()
+        lacking = [name for name in ("experts", "latent", "parallel") if getattr(shape, name)]
+        if lacking:
+            raise BadInput(f"{shape.name} has {', '.join(lacking)}: no network here has that; predict.memory covers it")
         self.shape = shape
         self.part = part = part or Part(range(shape.layers))
         self.recompute = recompute_of_layers(recompute, shape.layers)[part.layers.start:part.layers.stop]

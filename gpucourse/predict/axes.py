@@ -10,7 +10,8 @@ from gpucourse.catalog.shapes import Shape
 @dataclass(frozen=True)
 class Axes:
     """tp: ranks. sequence: norms and residual stream are divided along the tokens. loss: the loss works on V/t logits.
-    cp: ranks that each have a part of every sequence; n counts the tokens of one of them.
+    cp: ranks that each have a part of every sequence; n counts the tokens of one of them. ep: ranks that divide the
+    experts.
 
     Dimensions have names: n tokens, h hidden, q and k the widths of queries and of keys, f ffn, a heads, g kv heads,
     d head size, V vocabulary; "f/t" is a rank's part of f.
@@ -20,6 +21,7 @@ class Axes:
     sequence: bool = False
     loss: bool = False
     cp: int = 1
+    ep: int = 1
 
     @property
     def stream(self) -> str:
@@ -27,16 +29,30 @@ class Axes:
         return "n/t" if self.sequence else "n"
 
     def part(self, dimension: str) -> str:
-        return f"{dimension}/t" if self.tp > 1 else dimension
+        """Of a product the first is divided."""
+        first, *rest = dimension.split()
+        return " ".join([f"{first}/t", *rest]) if self.tp > 1 else dimension
 
     def values(self, shape: Shape, tokens: int) -> dict[str, int]:
         """Elements along each dimension, whole and of the rank that has most."""
         whole = dict(n=tokens, h=shape.hidden, q=shape.q_hidden, k=shape.kv_hidden, f=shape.ffn, a=shape.heads,
-                     g=shape.kv_heads, d=shape.head_size, V=shape.vocab)
+                     g=shape.kv_heads, d=shape.head_size, V=shape.vocab) | more(shape, self.ep)
         return whole | {f"{name}/t": ceil(size / self.tp) for name, size in whole.items() if self.tp > 1}
 
 
 WHOLE = Axes()
+
+
+def more(shape: Shape, ranks: int) -> dict[str, int]:
+    """Dimensions of latent attention, and of experts that `ranks` divide."""
+    low, of, d, found = shape.latent, shape.experts, shape.head_size, {}
+    if low:
+        found |= dict(q_rank=low.q_rank, kv_rank=low.kv_rank, kv_down=low.kv_rank + low.rope_size, rope=low.rope_size,
+                      key=d + low.rope_size, both=d + low.value_size, value=low.value_size)
+    if of:
+        found |= dict(experts=of.count, local_experts=of.count // ranks, visits=of.per_token, expert_ffn=of.ffn,
+                      shared_ffn=of.shared * of.ffn)
+    return found
 
 
 def queries(shape: Shape) -> str:
@@ -45,4 +61,4 @@ def queries(shape: Shape) -> str:
 
 
 def axes(layout: Layout) -> Axes:
-    return Axes(layout.tp, layout.sequence_parallel, layout.vocab_parallel_loss, layout.cp)
+    return Axes(layout.tp, layout.sequence_parallel, layout.vocab_parallel_loss, layout.cp, layout.ep)

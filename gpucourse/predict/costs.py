@@ -5,7 +5,7 @@ from functools import cache
 
 from gpucourse.catalog.jobs import Precision
 from gpucourse.catalog.shapes import Shape
-from gpucourse.predict import network, tape
+from gpucourse.predict import lora, network, tape
 from gpucourse.predict import recompute as recomputation
 from gpucourse.predict.axes import Axes
 from gpucourse.predict.sizes import Size, size
@@ -52,14 +52,17 @@ def stream(precision: Precision, axes: Axes) -> Size:
 
 @cache
 def block(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute: str, again: bool,
-          lent: bool = False) -> Block:
+          lent: bool = False, rank: int = 0, first: bool = False) -> Block:
     """A block's costs for `tokens` in a forward pass. recompute: none, attention, op or full.
 
     again: gradients exist already. lent: the gradient of its output belongs to someone else, who holds it all the
-    while.
+    while. rank: of adapters on frozen matrices, 0 for none; then nobody asks the first block for a gradient.
     """
     ops, dims = network.block(shape, precision, axes), axes.values(shape, tokens)
     given = {network.STREAM: stream(precision, axes)}
+    if rank:
+        ops = lora.without_gradient(lora.adapted(ops, given, precision), network.STREAM if first else "")
+        dims[lora.RANK] = rank
     kept, left, whole = tape.kept(ops), recomputation.left(ops, recompute), recompute in recomputation.WHOLE
     stays = tape.size_of(ops, left, given)
     return Block(
@@ -73,9 +76,12 @@ def block(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute
 
 
 @cache
-def head(shape: Shape, precision: Precision, axes: Axes, tokens: int, widened: bool, again: bool) -> Head:
-    """The head's costs; widened: the model itself hands out fp32 logits."""
+def head(shape: Shape, precision: Precision, axes: Axes, tokens: int, widened: bool, again: bool,
+         frozen: bool = False) -> Head:
+    """The head's costs; widened: the model itself hands out fp32 logits. frozen: it is not trained."""
     model, loss = network.head(shape, precision, axes, widened)
+    if frozen:
+        model = lora.frozen_head(model)
     dims, given = axes.values(shape, tokens), {network.STREAM: stream(precision, axes)}
     of_loss = {op.name for op in loss}
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 
 from gpucourse.catalog.jobs import OPTIMIZERS
+from gpucourse.predict import experts, latent, ring
 from gpucourse.predict import moments as at
-from gpucourse.predict import ring
 from gpucourse.predict.ledger import Line
 from gpucourse.predict.moments import Moment
 from gpucourse.predict.recompute import WHOLE
@@ -29,8 +29,9 @@ def states(step: Step, instants: Iterable[str]) -> list[Line]:
 
     lines = [constant("weights", "weights", f"{b.weights} × {kept['weights']:,}", b.weights * kept["weights"])]
     if shape.positions == "rope":
-        lines.append(constant("rotary tables", "weights", f"2 × 4 × {shape.context} × {shape.head_size}",
-                              8 * shape.context * shape.head_size))
+        turned = shape.latent.rope_size if shape.latent else shape.head_size
+        lines.append(constant("rotary tables", "weights", f"2 × 4 × {shape.context} × {turned}",
+                              8 * shape.context * turned))
     if b.master:
         lines.append(constant("master weights", "optimizer", f"{b.master} × {kept['optimizer']:,}",
                               b.master * kept["optimizer"]))
@@ -38,11 +39,11 @@ def states(step: Step, instants: Iterable[str]) -> list[Line]:
         lines.append(constant("optimizer moments", "optimizer", f"{moments_each} × {b.moments} × {kept['optimizer']:,}",
                               moments_each * b.moments * kept["optimizer"]))
     if job.optimizer == "adamw":
-        tensors = len(list(step.all.in_order(len(step.rank.layers))))
+        tensors = len(list(step.all_trained.in_order(step.rank.layers)))
         lines.append(constant("optimizer step counts", "optimizer", f"4 × {tensors} tensors", 4 * tensors))
     lines.append(batch(step, constant))
     if step.layout.in_buckets and not step.layout.bucket_view:
-        elements = count(step.all.in_order(len(step.rank.layers)))
+        elements = count(step.all_trained.in_order(step.rank.layers))
         lines.append(constant("DDP's buckets", "buckets", f"{b.gradients} × {elements:,}", b.gradients * elements))
     return lines
 
@@ -70,7 +71,7 @@ def changing(step: Step, moments: Mapping[str, Moment]) -> Iterator[Line]:
 
 def described(step: Step) -> dict[str, tuple[str, str, str]]:
     """Category, formula and source of each part, in the order of the ledger."""
-    last, head, units = step.blocks[-1], step.head, step.units
+    last, head, units, unit = step.blocks[-1], step.head, step.units, step.unit(step.layers - 1)
     low, table = step.precision.gradients, count(step.own.embedding)
     made = count(step.own.table_gradient)
     recomputed = ""
@@ -79,25 +80,27 @@ def described(step: Step) -> dict[str, tuple[str, str, str]]:
     parts = step.job.chunked_loss
     in_parts = f", {ceil(step.tokens / parts):,} tokens at a time" if parts else ""
     unreduced = f"{low} × the elements whose gradients are not yet shared out"
-    around = ring.SOURCE if step.layout.cp > 1 else ""
+    rests_on = "; ".join(source for source, used in ((ring.SOURCE, step.layout.cp > 1),
+                                                     (experts.SOURCE, step.shape.experts),
+                                                     (latent.SOURCE, step.shape.latent)) if used)
     one = "each block between its forward and its backward" if units.kept else "one block"
     return {
         at.GRADIENTS: ("gradients", f"{step.bytes.gradients} × {step.all_elements('gradients'):,}"
                        + " once all exist" * (not step.gradients_stay), ""),
-        at.KEPT: ("activations", kept(step), CPU_EAGER),
-        at.COPIES: ("activations", f"2 × {at.cached_copies(step) // 2:,} a block, until the loss is known", ""),
-        at.BLOCK_FORWARD: ("activations", f"at {last.forward.at}", around),
+        at.KEPT: ("activations", kept(step), "; ".join(filter(None, (CPU_EAGER, rests_on)))),
+        at.COPIES: ("activations", f"2 × {at.cached_copies(step, step.layers) // 2:,}, until the loss is known", ""),
+        at.BLOCK_FORWARD: ("activations", f"at {last.forward.at}", rests_on),
         at.HEAD_FORWARD: ("activations", f"at {highest((head.forward, head.loss_forward)).at}" + in_parts, ""),
         at.HEAD_KEPT: ("activations", formula(head.kept), CPU_EAGER),
         at.LOSS_BACKWARD: ("temporaries", f"at {highest((head.loss_backward, head.backward)).at}" + in_parts, ""),
         at.STREAM: ("temporaries", formula(step.stream_size), ""),
         at.WAITING: ("temporaries", f"{low} × {table:,}", ""),
-        at.BLOCK_BACKWARD: ("temporaries", f"{recomputed}at {last.backward.at}", around),
+        at.BLOCK_BACKWARD: ("temporaries", f"{recomputed}at {last.backward.at}", rests_on),
         at.EMBEDDING: ("temporaries", f"{low} × {made:,}" + " made, and added to the head's" * at.adding(step), ""),
-        at.GATHERED: ("gathered", f"{units.ends:,} outside of the blocks, {units.block:,} for {one}", FULLY_SHARD),
-        at.GATHERING: ("gathered", f"{units.block:,} for a block on its way", FULLY_SHARD),
+        at.GATHERED: ("gathered", f"{units.ends:,} outside of the blocks, {unit.gathered:,} for {one}", FULLY_SHARD),
+        at.GATHERING: ("gathered", f"{unit.gathered:,} for a block on its way", FULLY_SHARD),
         at.UNREDUCED: ("gathered", unreduced, FULLY_SHARD),
-        at.REDUCING: ("gathered", f"{units.block_reduced:,} a block, {units.ends_reduced:,} all else", FULLY_SHARD),
+        at.REDUCING: ("gathered", f"{unit.reduced:,} a block, {units.ends_reduced:,} all else", FULLY_SHARD),
         at.OTHERS: ("activations", f"each {step.held:,}", ""),
         at.OUTPUT: ("activations", f"2 × [{formula(step.stream_size)}]", ""),
         at.STEP: ("temporaries", temporaries(step), ""),

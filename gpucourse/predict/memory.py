@@ -17,7 +17,7 @@ from gpucourse.predict.parameters import parameters
 from gpucourse.predict.pipeline import situations
 from gpucourse.predict.step import Step
 
-LACKING = ("experts", "latent", "parallel", "other")  # parts that our networks do not have
+LACKING = ("parallel", "other")  # parts that our networks do not have
 
 
 def memory(shape: Shape, job: Job) -> Ledger:
@@ -80,10 +80,10 @@ def check(shape: Shape, job: Job) -> None:
     if lacking:
         raise BadInput(f"{shape.name} has {', '.join(lacking)}: its memory is not predicted yet; use a GPT-2 or Llama "
                        "style shape")
-    unlike = job.layout.but(ep=1)
-    awaited = {f"{job.layout}": job.layout != unlike,
-               "adamw-8bit": job.optimizer == "adamw-8bit", "offload": job.offload,
-               "lora": job.lora}
+    unlike = ("experts" if shape.experts or shape.latent else "tensor parallelism" if job.layout.tp > 1 else
+              "chunked-loss" if job.chunked_loss else "")
+    awaited = {"adamw-8bit": job.optimizer == "adamw-8bit", "offload": job.offload,
+               f"lora with {unlike}": job.lora and unlike}
     for name, used in awaited.items():
         if used:
             raise BadInput(f"the memory of {name} is not predicted yet; leave it out")

@@ -57,7 +57,7 @@ def backward(step: Step) -> Iterator[Moment]:
         yield from loss_backward(step)
     for i in reversed(step.told_apart):
         yield from block_backward(step, i)
-    if step.part.first:
+    if step.part.first and step.trained.embedding:
         yield from embedding_backward(step)
 
 
@@ -67,63 +67,64 @@ def update(step: Step) -> Iterator[Moment]:
 
 def blocks_forward(step: Step) -> Iterator[Moment]:
     """Each block's highest moment; before it the one at which its weights have just been gathered."""
-    units, copies, again = step.units, cached_copies(step), step.recomputed
+    units = step.units
     before = {KEPT: step.stream - step.received + step.beside, GATHERED: units.ends, **no_gradients(step)}
     yield Moment("forward", before | {GATHERING: units.ends})
     for i in step.told_apart:
-        held = units.ends + i * units.block * units.kept
+        held, gathered = units.ends + step.gathered_below(i), step.unit(i).gathered
         stream = step.stream - step.received * (i == 0)
-        before |= {KEPT: step.kept_below[i] + stream + step.beside, COPIES: sum(again[:i]) * copies}
-        earlier = units.block if i else units.ends  # a unit's buffer is dropped only once the next is unpacked
-        before |= {GATHERED: held + units.block}
-        yield Moment("forward", before | {GATHERING: earlier + units.block})
-        yield Moment("forward", before | {GATHERING: units.block,
-                                          BLOCK_FORWARD: step.blocks[i].forward.bytes})
+        before |= {KEPT: step.kept_below[i] + stream + step.beside, COPIES: cached_copies(step, i)}
+        earlier = step.unit(i - 1).gathered if i else units.ends  # it is dropped once the next is unpacked
+        before |= {GATHERED: held + gathered}
+        yield Moment("forward", before | {GATHERING: earlier + gathered})
+        yield Moment("forward", before | {GATHERING: gathered, BLOCK_FORWARD: step.blocks[i].forward.bytes})
 
 
 def at_loss(step: Step) -> dict[str, int]:
     units = step.units
     return {KEPT: step.kept_below[-1] + step.beside, **no_gradients(step),
-            GATHERED: units.ends + step.layers * units.block * units.kept}
+            GATHERED: units.ends + step.gathered_below(step.layers)}
 
 
 def loss_backward(step: Step) -> Iterator[Moment]:
     """Down to the gradient of the last block's output."""
     head, units, common = step.head, step.units, at_loss(step)
     saved = {HEAD_KEPT: step.at(head.kept)}
-    next_gathered = {GATHERING: units.block * (not units.kept)}
+    next_gathered = {GATHERING: step.unit(step.layers - 1).gathered * (not units.kept)}
     yield Moment("loss", common | saved | {LOSS_BACKWARD: head.loss_backward.bytes})
     yield Moment("loss", common | saved | {LOSS_BACKWARD: head.backward.bytes} | next_gathered)
 
 
 def loss_forward(step: Step) -> Iterator[Moment]:
     """From the final norm to the loss."""
-    head, units, common = step.head, step.units, at_loss(step)
-    copies = sum(step.recomputed) * cached_copies(step)
+    head, common = step.head, at_loss(step)
+    copies, gathered = cached_copies(step, step.layers), step.unit(step.layers - 1).gathered
     yield Moment("loss", common | {HEAD_FORWARD: copies + step.stream * head.keeps_stream + head.loss_forward.bytes})
-    yield Moment("loss", common | {HEAD_FORWARD: copies + step.stream + head.forward.bytes, GATHERING: units.block})
+    yield Moment("loss", common | {HEAD_FORWARD: copies + step.stream + head.forward.bytes, GATHERING: gathered})
 
 
 def block_backward(step: Step, i: int) -> Iterator[Moment]:
     """Block i: its weights gathered, its highest moment, its gradients about to be reduced."""
-    last, units = step.layers - 1, step.units
+    last, units, unit = step.layers - 1, step.units, step.unit(i)
     instant = "last block" if i == last else "first block" if i == 0 else MIDDLE
     high = step.blocks[i].backward.bytes
     of_stage = {} if step.part.last else {OUTPUT: 2 * step.stream, STREAM: step.stream * (i < last)}
     if i == 0:
         high = max(high, positions_gradient(step) - step.kept_below[1])
     # The next block's weights are on their way while this one works, and the last one's gradients on theirs.
-    coming, going = units.block * (i > 0 and not units.kept), units.block_reduced * (i < last)
-    held = units.ends + i * units.block * units.kept
+    coming = step.unit(i - 1).gathered if i and not units.kept else 0
+    going = step.unit(i + 1).reduced if i < last else 0
+    held = units.ends + step.gathered_below(i)
     common = {KEPT: step.kept_below[i + 1] + step.beside, STREAM: step.stream, WAITING: waiting(step),
-              GATHERED: held + units.block, **gradients(step, last - i)} | of_stage
+              GATHERED: held + unit.gathered, **gradients(step, last - i)} | of_stage
     yield Moment(instant, common | {BLOCK_BACKWARD: high, GATHERING: coming, REDUCING: going})
     if step.sharded and not units.kept:
-        yield Moment(instant, common | {GATHERING: units.block + units.pack * (i > 0), REDUCING: going})
+        pack = step.unit(i - 1).pack if i else 0
+        yield Moment(instant, common | {GATHERING: unit.gathered + pack, REDUCING: going})
     if step.sharded:
-        waits = common[UNREDUCED] + reduction(step, step.own.block, units.block_reduced)
+        waits = common[UNREDUCED] + reduction(step, step.trained_of(i), unit.reduced)
         yield Moment(instant, common | {KEPT: step.kept_below[i] + step.beside, GATHERED: held, GATHERING: coming,
-                                        UNREDUCED: waits, REDUCING: units.block_reduced})
+                                        UNREDUCED: waits, REDUCING: unit.reduced})
 
 
 def embedding_backward(step: Step) -> Iterator[Moment]:
@@ -131,7 +132,7 @@ def embedding_backward(step: Step) -> Iterator[Moment]:
     units, own = step.units, step.own
     made, parts = (step.precision.gradients * count(part) for part in (own.table_gradient, own.embedding))
     common = gradients(step, step.layers) | {WAITING: waiting(step), GATHERED: units.ends,
-                                             REDUCING: units.block_reduced,
+                                             REDUCING: step.unit(0).reduced,
                                              OUTPUT: 0 if step.part.last else 2 * step.stream}
     positions = count(own.positions_gradient)
     if step.sharded:
@@ -172,11 +173,12 @@ def no_gradients(step: Step) -> dict[str, int]:
 
 def gradients(step: Step, blocks: int) -> dict[str, int]:
     """Gradients once the head and the `blocks` blocks under it have theirs."""
-    above = step.own.final_norm + step.own.head
+    above = step.trained.final_norm + step.trained.head
     unreduced = step.precision.gradients * count(above) if step.sharded else 0
     if step.gradients_stay:
         return {GRADIENTS: all_gradients(step), UNREDUCED: unreduced}
-    existing = step.elements("gradients", step.own.block, blocks)
+    layers = step.part.layers
+    existing = step.block_elements("gradients", layers[len(layers) - blocks:])
     existing += 0 if step.sharded else step.elements("gradients", above)
     return {GRADIENTS: step.bytes.gradients * existing, UNREDUCED: unreduced}
 
@@ -197,18 +199,20 @@ def adding(step: Step) -> bool:
 
 def positions_gradient(step: Step) -> int:
     """After the first block the positions get their gradient: what the block kept is gone, its gradients are there."""
-    own = step.own
+    own = step.trained
     if not own.positions or step.gradients_stay or step.sharded:
         return 0
     summed = step.precision.weights * step.seq * step.shape.hidden
-    return step.bytes.gradients * (count(own.block) + count(own.positions_gradient)) + summed
+    return step.bytes.gradients * (count(step.tensors_of(0)) + count(own.positions_gradient)) + summed
 
 
-def cached_copies(step: Step) -> int:
-    """Autocast caches each weight's 16-bit copy until it exits; bytes a block that is run again, and so saves none."""
+def cached_copies(step: Step, below: int) -> int:
+    """Autocast caches each weight's 16-bit copy until it exits; bytes of the blocks below that are run again, and so
+    save none."""
     if not step.precision.autocast:
         return 0
-    return 2 * (count(step.own.block) - count(step.own.norms + step.own.head_norms))
+    norms = count(step.trained.norms + step.trained.inner_norms)
+    return 2 * sum(count(step.trained_of(i)) - norms for i in range(below) if step.recomputed[i])
 
 
 def temporaries(step: Step) -> int:
@@ -233,5 +237,5 @@ def summed_in_step(step: Step) -> int:
 def largest_pair(step: Step) -> int:
     """Elements of two temporaries for one tensor, and of the one before, whose last result is still there."""
     ways = step.layout.replicas if step.sharded else 1
-    sizes = [share([tensor], ways) for tensor in step.all.in_order(len(step.rank.layers))]
+    sizes = [share([tensor], ways) for tensor in step.all_trained.in_order(step.rank.layers)]
     return max(before + 2 * now for before, now in pairwise([0, *sizes]))

@@ -4,10 +4,13 @@ Sizes are in bytes over the dimensions of predict/axes.py. The rules are PyTorch
 saves is read off its derivative formula, and each list is held against the dry run.
 """
 
+from dataclasses import replace
+
 from gpucourse.catalog.jobs import Precision
 from gpucourse.catalog.shapes import Shape
-from gpucourse.predict import ring
+from gpucourse.predict import experts, latent, ring
 from gpucourse.predict.axes import WHOLE, Axes, queries
+from gpucourse.predict.linears import linear, rms_norm, rotate
 from gpucourse.predict.sizes import NOTHING, Size, size
 from gpucourse.predict.tape import Op
 
@@ -118,49 +121,6 @@ def norm(shape: Shape, precision: Precision, axes: Axes, out: str, x: str) -> li
     return rms_norm(out, x, n, "h", width, width)
 
 
-def rms_norm(out: str, x: str, rows: str, each: str, width: int, weight: int, ends: tuple[str, ...] = ()) -> list[Op]:
-    """RMSNorm of `rows` vectors on a CPU is made of small nodes, in fp32 whatever comes in.
-
-    width, weight: bytes an element of x and of the norm's own weight. ends: what else ends with it.
-    """
-    made, wide, exact = size(f"{rows} {each}", width), f"{out}: input", size(f"{rows} {each}", 4)
-    parts = ("squares", "mean", "scale", "scaled", "result")
-    squares, mean, scale, scaled, result = (f"{out}: {part}" for part in parts)
-    before = [] if width == 4 else [Op(f"{out}: upcast", wide, exact, uses=(x,))]
-    after = [] if width == 4 else [Op(f"{out}: downcast", out, made, uses=(result,), ends=(result, *ends))]
-    wide, result = (x, out) if width == 4 else (wide, result)
-    return [
-        *before,
-        Op(squares, squares, exact, uses=(wide,), keeps=(wide,), work=2 * exact),
-        Op(mean, mean, size(rows, 4), uses=(squares,)),
-        Op(scale, scale, size(rows, 4), uses=(mean,), keeps=(scale,), ends=(squares, mean)),
-        Op(scaled, scaled, exact, uses=(wide, scale), keeps=(wide, scale), work=exact),
-        Op(f"{out}: weight", result, exact, uses=(scaled,), keeps=(scaled,), gradient=size(each, weight), work=exact,
-           ends=(scaled, scale, *ends) if width == 4 else (scaled, scale, wide)),
-        *after,
-    ]
-
-
-def linear(precision: Precision, out: str, x: str, inner: str, outer: str, bias: bool, cast: bool = True,
-           saved: str = "", ends: tuple[str, ...] = ()) -> list[Op]:
-    """out = x · weight + bias. Autocast first casts the weight, and the input where that is fp32 (`cast`).
-
-    saved: the tensor whose memory is kept for backward, where x is only another name for it.
-    """
-    width = precision.compute
-    made = size(f"n {outer}", width)
-    parameters = size(f"{inner} {outer}", precision.gradients) + size(outer, precision.gradients if bias else 0)
-    if not precision.autocast:
-        return [Op(out, out, made, uses=(x,), keeps=(saved or x,), gradient=parameters, ends=ends, kind="product")]
-    weight, ops = f"{out} weight as 16-bit", []
-    ops.append(Op(weight, weight, size(f"{inner} {outer}", width), gradient=parameters))
-    if cast:
-        narrow = f"{out} input as 16-bit"
-        ops.append(Op(narrow, narrow, size(f"n {inner}", width), uses=(x,)))
-        x, ends = narrow, (*ends, narrow)
-    return [*ops, Op(out, out, made, uses=(x, weight), keeps=(x, weight), ends=ends, kind="product")]
-
-
 def row_linear(precision: Precision, axes: Axes, out: str, x: str, inner: str, bias: bool,
                ends: tuple[str, ...]) -> list[Op]:
     """The second matrix of a divided half: each rank has a part of the inner dimension, and of every sum."""
@@ -173,64 +133,75 @@ def row_linear(precision: Precision, axes: Axes, out: str, x: str, inner: str, b
 
 def attention(shape: Shape, precision: Precision, axes: Axes) -> list[Op]:
     """q, k, v, rotation, scaled dot-product attention (its flash kernel saves the log-sum-exp), output projection."""
-    width, wide, narrow = precision.compute, queries(shape), axes.part("k")
-    q = axes.part(wide)
+    width, heads = precision.compute, axes.part("a")
     ops, x, saved = enter(precision, axes, "attention input", "attention norm")
-    for name, outer in (("q", q), ("k", narrow), ("v", narrow)):
-        ops = ops + linear(precision, name, x, "h", outer, shape.bias or shape.qkv_bias, saved=saved)
-    names = ["q", "k", "v"]
+    if shape.latent:
+        ops, names, kept = ops + latent.projections(precision, axes, x, saved), latent.GIVEN, latent.KEPT
+        q, k, out, made, grouped = f"{heads} key", f"{heads} key", "a value", f"{heads} value", False
+    else:
+        more, names = projections(shape, precision, axes, x, saved)
+        ops, kept, out = ops + more, names, queries(shape)
+        q, k, made, grouped = axes.part(out), axes.part("k"), axes.part(out), shape.heads >= 2 * shape.kv_heads
+    around = {} if axes.cp == 1 else dict(forward_work=ring.forward_work(axes.cp, width, q, k, heads),
+                                          work=ring.backward_work(axes.cp, width, q, k, grouped))
+    return [
+        *ops,
+        Op("attention" if axes.cp == 1 else "ring attention", "attention", size(f"n {made}", width), uses=names,
+           keeps=(*kept, "attention"), aside=size(f"n {heads}", 4), kind="attention", **around),
+        *row_linear(precision, axes, "attention out", "attention", out, shape.bias,
+                    ends=("attention norm", "attention input", *kept, "attention")),
+    ]
+
+
+def projections(shape: Shape, precision: Precision, axes: Axes, x: str, saved: str) -> tuple[list[Op], tuple[str, ...]]:
+    """q, k, v from x, normed and rotated where the shape says so; and the names of those that attention is given."""
+    width, q, k = precision.compute, axes.part(queries(shape)), axes.part("k")
+    ops, names = [], ("q", "k", "v")
+    for name, outer in (("q", q), ("k", k), ("v", k)):
+        ops += linear(precision, name, x, "h", outer, shape.bias or shape.qkv_bias, saved=saved)
     if shape.qk_norm:
         for name, heads, ends in (("q", "a", ()), ("k", "g", ("q", "k"))):
             ops += rms_norm(f"{name} normed", name, f"n {axes.part(heads)}", "d", width, precision.weights, ends)
-        names = ["q normed", "k normed", "v"]
+        names = ("q normed", "k normed", "v")
     if shape.positions == "rope":
-        ops += [*rotate(width, "q rotated", names[0], q), *rotate(width, "k rotated", names[1], narrow)]
-        names = ["q rotated", "k rotated", "v"]
-    grouped, heads = shape.heads >= 2 * shape.kv_heads, axes.part("a")
-    around = {} if axes.cp == 1 else dict(forward_work=ring.forward_work(axes.cp, width, q, narrow, heads),
-                                          work=ring.backward_work(axes.cp, width, q, narrow, grouped))
-    return [
-        *ops,
-        Op("attention" if axes.cp == 1 else "ring attention", "attention", size(f"n {q}", width), uses=tuple(names),
-           keeps=(*names, "attention"), aside=size(f"n {heads}", 4), kind="attention", **around),
-        *row_linear(precision, axes, "attention out", "attention", wide, shape.bias,
-                    ends=("attention norm", "attention input", *names, "attention")),
-    ]
-
-
-def rotate(width: int, out: str, x: str, outer: str) -> list[Op]:
-    """x·cos + half-turned(x)·sin in fp32; nothing is saved but the tables."""
-    narrow, exact = size(f"n {outer}", width), size(f"n {outer}", 4)
-    extra = NOTHING if width == 4 else exact  # a gradient is made in fp32, then cast
-    turned, cosine, sine, wide = (f"{out}: {part}" for part in ("turned", "cosine", "sine", "fp32"))
-    half = size(f"n {outer}", width // 2)
-    result = out if width == 4 else wide
-    ops = [
-        Op(turned, turned, narrow, uses=(x,), forward_work=half, work=half),
-        Op(cosine, cosine, exact, uses=(x,), work=extra),
-        Op(sine, sine, exact, uses=(turned,), work=extra, ends=(turned,)),
-        Op(result, result, exact, uses=(cosine, sine), passes=True, ends=(cosine, sine, x)),
-    ]
-    return ops if width == 4 else [*ops, Op(out, out, narrow, uses=(wide,), ends=(wide,))]
+        ops += [*rotate(width, "q rotated", names[0], q), *rotate(width, "k rotated", names[1], k)]
+        names = ("q rotated", "k rotated", "v")
+    return ops, names
 
 
 def mlp(shape: Shape, precision: Precision, axes: Axes) -> list[Op]:
-    """GELU: up, gelu, down. SwiGLU: silu(gate) × up, down."""
-    f = axes.part("f")
-    product = size(f"n {f}", precision.compute)
+    """GELU: up, gelu, down. SwiGLU: silu(gate) × up, down. Or experts, with those that every token visits beside."""
     ops, x, saved = enter(precision, axes, "mlp input", "mlp norm")
+    ends = ("mlp norm", "mlp input")
+    if not shape.experts:
+        return [*ops, *hidden(shape, precision, axes, x, saved, "f"),
+                *row_linear(precision, axes, "mlp down", "mlp product", "f", shape.bias, ends=(*ends, "mlp product"))]
+    made = "mlp down" if axes.tp == 1 else "mlp down, a rank's part"
+    ops += experts.experts(precision, axes, x, saved, "routed" if shape.experts.shared else made)
+    if shape.experts.shared:
+        wide = axes.part("shared_ffn")
+        ops += [*hidden(shape, precision, axes, x, saved, "shared_ffn"),
+                *linear(precision, "shared", "mlp product", wide, "h", shape.bias, cast=False),
+                Op(made, made, size("n h", precision.compute), uses=("shared", "routed"), passes=True,
+                   ends=("shared", "routed", "mlp product"))]
+    if axes.tp > 1:
+        return [*ops, *leave(precision, axes, "mlp down", made, ends)]
+    return [*ops[:-1], replace(ops[-1], ends=(*ops[-1].ends, *ends))]
+
+
+def hidden(shape: Shape, precision: Precision, axes: Axes, x: str, saved: str, width: str) -> list[Op]:
+    """From x to `mlp product`, what the second matrix is given."""
+    f = axes.part(width)
+    product = size(f"n {f}", precision.compute)
     wide = dict(x=x, inner="h", outer=f, bias=shape.bias, saved=saved)
     if shape.mlp == "gelu":
-        ops = [*ops, *linear(precision, "mlp up", **wide),
-               Op("mlp product", "mlp product", product, uses=("mlp up",), keeps=("mlp up",), ends=("mlp up",))]
-    else:
-        ops = [*ops, *linear(precision, "mlp gate", **wide),
-               Op("silu", "silu", product, uses=("mlp gate",), keeps=("mlp gate",), ends=("mlp gate",)),
-               *linear(precision, "mlp up", **wide),
-               Op("mlp product", "mlp product", product, uses=("silu", "mlp up"), keeps=("silu", "mlp up"),
-                  ends=("silu", "mlp up"))]
-    return [*ops, *row_linear(precision, axes, "mlp down", "mlp product", "f", shape.bias,
-                              ends=("mlp norm", "mlp input", "mlp product"))]
+        return [*linear(precision, "mlp up", **wide),
+                Op("mlp product", "mlp product", product, uses=("mlp up",), keeps=("mlp up",), ends=("mlp up",))]
+    return [*linear(precision, "mlp gate", **wide),
+            Op("silu", "silu", product, uses=("mlp gate",), keeps=("mlp gate",), ends=("mlp gate",)),
+            *linear(precision, "mlp up", **wide),
+            Op("mlp product", "mlp product", product, uses=("silu", "mlp up"), keeps=("silu", "mlp up"),
+               ends=("silu", "mlp up"))]
 
 
 def residual(precision: Precision, axes: Axes, out: str, x: str, added: str) -> list[Op]:

@@ -8,27 +8,38 @@ from gpucourse.catalog.jobs import PRECISIONS, Job, Precision, recompute_of_laye
 from gpucourse.catalog.shapes import Shape
 from gpucourse.catalog.stages import Part
 from gpucourse.predict import costs
-from gpucourse.predict.axes import axes
+from gpucourse.predict.axes import axes, more
 from gpucourse.predict.chunked import head_in_parts
+from gpucourse.predict.lora import RANK
 from gpucourse.predict.recompute import WHOLE
 from gpucourse.predict.sizes import Size
 from gpucourse.predict.tensors import Tensor, Tensors, count, share, tensors
 
 
 @dataclass(frozen=True)
-class Units:
-    """fully_shard's units on one rank, bytes gathered or waiting for reduction: one block, and the ends together.
+class Unit:
+    """One of fully_shard's units on one rank: bytes gathered, and waiting for reduction.
 
-    kept: a block's weights stay gathered from its forward to its backward. pack: the rank's own part of a block in
-    compute precision, made for the all-gather; 0 where the shards have that precision.
+    pack: the rank's own part in compute precision, made for the all-gather; 0 where the shards have that precision.
     """
 
-    block: int
-    ends: int
-    block_reduced: int
-    ends_reduced: int
-    pack: int
-    kept: bool
+    gathered: int = 0
+    reduced: int = 0
+    pack: int = 0
+
+
+@dataclass(frozen=True)
+class Units:
+    """A block's unit, that of one with an ordinary MLP where others have experts, and that of all else, the ends.
+
+    kept: a block's weights stay gathered from its forward to its backward.
+    """
+
+    block: Unit = Unit()
+    dense: Unit = Unit()
+    ends: int = 0
+    ends_reduced: int = 0
+    kept: bool = False
 
 
 class Step:
@@ -56,27 +67,40 @@ class Step:
         self.dims = self.axes.values(shape, self.tokens)
         self.own: Tensors = tensors(shape, self.axes).of(self.part)
         self.all: Tensors = tensors(shape, self.axes).of(self.rank)
-        of = (shape, self.precision, self.axes, self.tokens)
+        self.trained, self.all_trained = self.own, self.all  # the rest of `own` and `all` is frozen
+        if job.lora:
+            self.dims[RANK] = job.lora
+            self.own, self.trained = self.own.with_adapters(job.lora)
+            self.all, self.all_trained = self.all.with_adapters(job.lora)
         layers = self.part.layers
         words = recompute_of_layers(job.recompute, shape.layers)[layers.start:layers.stop]
         self.recomputed = [word in WHOLE for word in words]
-        kinds = {word: costs.block(*of, word, again) for word in set(words)}
-        self.blocks = [kinds[word] for word in words]
+        ordinary = shape.but(experts=None) if self.own.dense_layers else shape
+        shapes = [ordinary if self.is_dense(i) else shape for i in range(self.layers)]
+        first = [bool(job.lora) and layer == 0 for layer in layers]  # nobody asks it for a gradient
+        described = list(zip(shapes, words, first, strict=True))
+        kinds = {kind: self.described(*kind, again) for kind in set(described)}
+        self.blocks = [kinds[kind] for kind in described]
         if not self.part.last:  # the next stage's gradient is held until the whole backward pass is over
-            self.blocks[-1] = costs.block(*of, words[-1], again, lent=True)
-        self.tied = shape.tied and self.part.whole
+            self.blocks[-1] = self.described(*described[-1], again, lent=True)
+        self.tied = shape.tied and self.part.whole and not job.lora
         self.head = (head_in_parts(shape, self.precision, self.tokens, job.chunked_loss, again, self.tied)
-                     if job.chunked_loss else costs.head(*of, self.sharded and self.bytes.autocast, again))
+                     if job.chunked_loss else
+                     costs.head(shape, self.precision, self.axes, self.tokens, self.sharded and self.bytes.autocast,
+                                again, bool(job.lora)))
         self.stream_size = costs.stream(self.precision, self.axes)
         self.stream = self.at(self.stream_size)
         self.whole_stream = self.precision.weights * self.tokens * shape.hidden
-        position_ids = 8 * self.seq if shape.positions == "learned" and self.part.first else 0
+        position_ids = 8 * self.seq if self.trained.positions else 0
         # What forward holds of the part's input, and blocks do not keep: at the first block that is its stream.
         self.received = 0 if self.part.first or self.blocks[0].keeps_stream else self.stream
         self.beside = position_ids + self.received
         # kept_below[i]: what the blocks below block i leave for backward
         stays = {id(block): self.at(block.stays) for block in self.blocks}
         self.kept_below = list(accumulate((stays[id(block)] for block in self.blocks), initial=0))
+
+    def described(self, shape: Shape, recompute: str, first: bool, again: bool, lent: bool = False) -> costs.Block:
+        return costs.block(shape, self.precision, self.axes, self.tokens, recompute, again, lent, self.job.lora, first)
 
     def at(self, of: Size) -> int:
         return of.at(self.dims)
@@ -94,37 +118,81 @@ class Step:
         """Whether a block between the last and the first can hold more than both."""
         return self.layout.ranks > 1 or len(set(map(id, self.blocks))) > 1
 
+    def is_dense(self, i: int) -> bool:
+        """Whether block i of this part has an ordinary MLP although others have experts."""
+        return self.part.layers[i] < self.own.dense_layers
+
+    def tensors_of(self, i: int) -> tuple[Tensor, ...]:
+        return self.own.dense if self.is_dense(i) else self.own.block
+
+    def trained_of(self, i: int) -> tuple[Tensor, ...]:
+        return self.trained.dense if self.is_dense(i) else self.trained.block
+
     @cached_property
     def units(self) -> Units:
         if not self.sharded:
-            return Units(0, 0, 0, 0, 0, False)
+            return Units()
         ways, width, own = self.layout.replicas, self.precision.weights, self.own
-        block, ends = (ways * share(part, ways) for part in (own.block, own.ends))
         reduced = 4 if self.bytes.autocast else width
-        return Units(width * block, width * ends, reduced * block, reduced * ends,
-                     width * block // ways if self.bytes.autocast else 0, self.layout.reshard == "never")
+
+        def unit(common: tuple[Tensor, ...], trained: tuple[Tensor, ...], experts: tuple[Tensor, ...] = ()) -> Unit:
+            mine, each = share(common, ways), share(experts, self.expert_ways)
+            whole, frozen = ways * mine + self.expert_ways * each, ways * (mine - share(trained, ways))
+            return Unit(width * whole, reduced * (whole - frozen),
+                        width * (mine + each) if self.bytes.autocast else 0)
+
+        ends, trained = (ways * share(part.ends, ways) for part in (own, self.trained))
+        return Units(unit(own.common, self.trained.common, own.experts), unit(own.dense, self.trained.dense),
+                     width * ends, reduced * trained, self.layout.reshard == "never")
+
+    def unit(self, i: int) -> Unit:
+        return self.units.dense if self.is_dense(i) else self.units.block
+
+    def gathered_below(self, i: int) -> int:
+        """Bytes of the blocks below block i whose weights stay gathered after forward."""
+        if not self.units.kept:
+            return 0
+        layers = self.part.layers
+        dense, others = self.own.among(layers[:i])
+        return dense * self.units.dense.gathered + others * self.units.block.gathered
+
+    @property
+    def expert_ways(self) -> int:
+        """Ranks that have the same experts."""
+        return self.layout.replicas // self.layout.ep
 
     @property
     def undivided_elements(self) -> int:
         """Elements of optimizer state of the tensors that tensor parallelism leaves whole."""
         if self.axes.tp == 1 or self.axes.sequence:
             return 0
-        norms = self.all.norms * len(self.rank.layers)
-        return self.elements("optimizer", self.all.positions + self.all.final_norm + norms)
+        blocks = self.all.undivided * len(self.rank.layers)
+        return self.elements("optimizer", self.all.positions + self.all.final_norm + blocks)
 
-    def elements(self, kind: str, part: tuple[Tensor, ...], times: int = 1) -> int:
-        """Elements that this rank keeps of a part's weights, gradients or optimizer state."""
+    def elements(self, kind: str, part: tuple[Tensor, ...], times: int = 1, ways: int = 0) -> int:
+        """Elements that this rank keeps of a part's weights, gradients or optimizer state.
+
+        ways: ranks that share it, where those are not all that see other tokens.
+        """
         divided = {"weights": ("zero3",), "gradients": ("zero2", "zero3"), "optimizer": ("zero1", "zero2", "zero3")}
         if self.layout.shard not in divided[kind]:
             return times * count(part)
-        ways = self.layout.replicas
+        ways = ways or self.layout.replicas
         return times * share(part, ways) if self.sharded else -(-times * count(part) // ways)
+
+    def block_elements(self, kind: str, layers: range) -> int:
+        """The same of some layers, all their tensors."""
+        of = self.all if kind == "weights" else self.all_trained
+        dense, others = of.among(layers)
+        return (self.elements(kind, of.dense, dense) + self.elements(kind, of.common, others)
+                + self.elements(kind, of.experts, others, self.expert_ways))
 
     def all_elements(self, kind: str) -> int:
         # momentum begins as a copy of the gradients, and so keeps what tensor parallelism leaves whole of them
         as_gradients = kind == "gradients" or kind == "optimizer" and self.job.optimizer == "momentum"
-        ends = self.all.ends_gradients if as_gradients and not self.sharded else self.all.ends
-        return self.elements(kind, ends) + self.elements(kind, self.all.block, len(self.rank.layers))
+        of = self.all if kind == "weights" else self.all_trained
+        ends = of.ends_gradients if as_gradients and not self.sharded else of.ends
+        return self.elements(kind, ends) + self.block_elements(kind, self.rank.layers)
 
     @property
     def held(self) -> int:
@@ -137,6 +205,7 @@ class Step:
         names |= dict(q="heads × head size") if self.shape.q_hidden != self.shape.hidden else {}
         names |= dict(g="kv heads", d="head size") if self.shape.qk_norm else {}
         parts = [f"{letter} {name} {self.dims[letter]:,}" for letter, name in names.items()]
+        parts += [f"{name} {size:,}" for name, size in more(self.shape, self.layout.ep).items()]
         return " · ".join([*parts, f"t ranks {self.axes.tp}"] if self.axes.tp > 1 else parts)
 
 

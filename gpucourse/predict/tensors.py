@@ -9,15 +9,18 @@ from math import ceil
 from gpucourse.catalog.shapes import Shape
 from gpucourse.catalog.stages import Part
 from gpucourse.predict.axes import Axes, queries
+from gpucourse.predict.lora import adapters
 
 Tensor = tuple[int, int]  # rows, columns
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Of one rank: the two embeddings, each block the same, its norms, the final norm, the head (none where tied).
+    """Of one rank: the two embeddings, a block and its norms, the final norm, the head (none where tied).
 
-    head_norms: those of each head's Q and K; `norms` are the two of the residual stream.
+    norms: the two of the residual stream. inner_norms: those of Q and K. experts: the last tensors of a block, of which
+    each rank of expert parallelism has its own. undivided: what tensor parallelism leaves whole in a block. dense: the
+    tensors of each of the first `dense_layers` blocks, which have an ordinary MLP.
 
     table_gradient, positions_gradient: what a rank's gradients of the embeddings look like. Tensor parallelism leaves
     them whole, each rank with its part of the sum, until the optimizer needs them; a tied table's is divided sooner.
@@ -27,7 +30,11 @@ class Tensors:
     positions: tuple[Tensor, ...]
     block: tuple[Tensor, ...]
     norms: tuple[Tensor, ...]
-    head_norms: tuple[Tensor, ...]
+    inner_norms: tuple[Tensor, ...]
+    experts: tuple[Tensor, ...]
+    undivided: tuple[Tensor, ...]
+    dense: tuple[Tensor, ...]
+    dense_layers: int
     final_norm: tuple[Tensor, ...]
     head: tuple[Tensor, ...]
     table_gradient: tuple[Tensor, ...]
@@ -43,6 +50,17 @@ class Tensors:
         last = dict(head=self.head or self.embedding) if part.last else dict(final_norm=(), head=())
         return replace(self, is_tied=False, **first, **last)
 
+    def with_adapters(self, rank: int) -> tuple["Tensors", "Tensors"]:
+        """These with adapters of `rank` on a block's matrices; and the adapters alone, which are what is trained."""
+        added, ends = adapters(self.block, rank), ("embedding", "positions", "final_norm", "head", "table_gradient",
+                                                   "positions_gradient", "norms", "inner_norms", "undivided", "dense")
+        return replace(self, block=self.block + added), replace(self, block=added, **dict.fromkeys(ends, ()))
+
+    @property
+    def common(self) -> tuple[Tensor, ...]:
+        """Of a block what every rank has the same of."""
+        return self.block[:len(self.block) - len(self.experts)]
+
     @property
     def ends(self) -> tuple[Tensor, ...]:
         """All that belongs to no block."""
@@ -53,9 +71,16 @@ class Tensors:
         table = self.embedding if self.is_tied else self.table_gradient
         return table + self.positions_gradient + self.final_norm + self.head
 
-    def in_order(self, layers: int) -> Iterable[Tensor]:
+    def among(self, layers: range) -> tuple[int, int]:
+        """How many of these layers have an ordinary MLP although others have experts, and how many are as `block`."""
+        dense = len(range(layers.start, min(layers.stop, self.dense_layers)))
+        return dense, len(layers) - dense
+
+    def in_order(self, layers: range) -> Iterable[Tensor]:
         """As `model.parameters()` gives them."""
-        return chain(self.embedding, self.positions, self.block * layers, self.final_norm, self.head)
+        dense, others = self.among(layers)
+        return chain(self.embedding, self.positions, self.dense * dense, self.block * others, self.final_norm,
+                     self.head)
 
 
 def count(tensors: Iterable[Tensor]) -> int:
@@ -84,17 +109,37 @@ def tensors(shape: Shape, axes: Axes) -> Tensors:
         columns = sizes[axes.part(inner)]
         return ((h, columns), (h, 1)) if shape.bias else ((h, columns),)
 
+    def mlp(width: str) -> tuple[Tensor, ...]:
+        return first(width) * (2 if shape.mlp == "swiglu" else 1) + second(width)
+
     q, biased = queries(shape), shape.bias or shape.qkv_bias
-    head_norms = ((shape.head_size, 1),) * 2 * shape.qk_norm
-    attention = first(q, biased) + first("k", biased) + first("k", biased) + second(q) + head_norms
-    mlp = first("f") * (2 if shape.mlp == "swiglu" else 1) + second("f")
+    inner_norms = ((shape.head_size, 1),) * 2 * shape.qk_norm
+    attention = first(q, biased) + first("k", biased) + first("k", biased) + second(q) + inner_norms
+    undivided = norm * 2
+    if shape.latent:
+        heads, low = sizes[axes.part("a")], shape.latent
+        inner_norms = ((low.q_rank, 1), (low.kv_rank, 1))
+        down = ((low.q_rank, h), (sizes["kv_down"], h))
+        attention = (*down, *inner_norms, (heads * sizes["key"], low.q_rank), (heads * sizes["both"], low.kv_rank),
+                     (h, heads * sizes["value"]))
+        undivided += down + inner_norms
+    dense = norm + attention + norm + mlp("f")
+    router = own = shared = ()
+    if shape.experts:
+        local, wide = sizes["local_experts"], sizes[axes.part("expert_ffn")]
+        router, own = ((shape.experts.count, h),), ((local * wide, h), (local * wide, h), (local * h, wide))
+        shared = mlp("shared_ffn") if shape.experts.shared else ()
     learned = shape.positions == "learned"
     return Tensors(
         embedding=((vocab, h),),
         positions=((context, h),) * learned,
-        block=norm + attention + norm + mlp,
+        block=norm + attention + norm + router + shared + own if shape.experts else dense,
         norms=norm * 2,
-        head_norms=head_norms,
+        inner_norms=inner_norms,
+        experts=own,
+        undivided=undivided + router,
+        dense=dense,
+        dense_layers=shape.experts.dense_layers if shape.experts else 0,
         final_norm=norm,
         head=() if shape.tied else ((vocab, h),),
         table_gradient=((shape.vocab, h),),
