@@ -6,7 +6,9 @@ from gpucourse.exercises.results import Wrong
 def on_ranks(function, n: int, *args, timeout: float = 20, link: str | None = None, env: dict[str, str] | None = None):
     """`function` on n real ranks; a failure there is the answer's, in one line."""
     from gpucourse import ranks
+    from gpucourse.ranks.running import warm_up
 
+    warm_up()
     try:
         return ranks.run(function, n, *args, timeout=timeout, link=link, env=env)
     except ranks.RankError as error:

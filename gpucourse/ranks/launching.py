@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -43,6 +44,12 @@ class Server:
 def _server(owner: int, forks: bool) -> Server:
     """One server for each process: a forked copy of the kernel must not share its sockets."""
     return Server(forks)
+
+
+def loaded(seconds: float) -> bool:
+    """Whether the server has loaded all that training uses, or does so within `seconds`."""
+    server = _server(os.getpid(), FORKS)
+    return server.alive and bool(select.select([server.control], [], [], seconds)[0])
 
 
 @contextmanager

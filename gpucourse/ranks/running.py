@@ -14,6 +14,7 @@ from gpucourse.ranks.timeline import Span
 from gpucourse.settings import child_environment
 
 MOST = 64
+LOADING = 120  # seconds
 
 
 class Results(list):
@@ -51,6 +52,13 @@ def run(fn, n: int, *args, timeout: float = 60, link: Link | str | None = None, 
         raise failed(outcomes, said, timeout if launch.late else None)
     values = [outcomes[rank].value for rank in range(n)]
     return Results(values, tuple(outcomes[rank].spans for rank in range(n)))
+
+
+def warm_up() -> None:
+    """Wait until ranks begin with all that training uses loaded, so that no deadline is spent on it."""
+    if launching.FORKS and not launching.loaded(0):
+        run(int, 1)  # when its first launch has ended the server begins to load
+        launching.loaded(LOADING)
 
 
 def packed(fn, args: tuple, kwargs: dict) -> list:

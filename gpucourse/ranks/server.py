@@ -6,6 +6,7 @@ successor, which loads all that training uses and then takes over: no launch wai
 that has loaded torch is not safe (macOS), it starts fresh interpreters instead: slower, otherwise the same.
 
     kernel ── control ──▶ server      one byte and a socket: a new launch
+    kernel ◀─ control ─── server      one byte: its successor has taken over
     kernel ◀─ launch ───▶ server      START + descriptors, STACK  ▶     ◀  the ended rank and its exit code
 """
 
@@ -100,6 +101,8 @@ class Server:
         self.selector.unregister(ready)
         if os.read(ready, 1):
             self.selector.unregister(self.control)
+            with contextlib.suppress(OSError):
+                self.control.send(b"+")  # stays to be read: whoever looks finds it
             self.control.close()
         os.close(ready)
 
