@@ -37,7 +37,7 @@ PRECISIONS = {
     )
 }
 OPTIMIZERS = {"adamw": 2, "adamw-8bit": 2, "momentum": 1, "sgd": 0}  # moments an element
-RECOMPUTES = ("none", "attention", "op", "layer-K", "full")
+RECOMPUTES = ("none", "attention", "op", "op-2", "layer-K", "full")
 GRADIENTS = {"": 0, "bf16": 2, "fp32": 4}  # bytes an element; "": as the precision has them
 
 
@@ -48,7 +48,7 @@ def recompute_every(recompute: str) -> int:
 
 
 def recompute_of_layers(recompute: str, layers: int) -> list[str]:
-    """For each layer what is recomputed of it: none, attention, op or full."""
+    """For each layer what is recomputed of it: none, attention, op, op-2 or full."""
     every = recompute_every(recompute)
     if not every:
         return [recompute] * layers
@@ -63,7 +63,8 @@ class Job:
     a pipeline the micro-batches of its schedule.
     foreach: the optimizer works on lists of tensors (PyTorch's default on a GPU); fused: one kernel, no temporaries.
     recompute: what of each layer runs again in backward. `attention`: only scaled dot-product attention. `op`: all but
-    the matrix products and attention. `full`: all of it, from the layer's input. `layer-K`: all of every K-th layer.
+    the matrix products and attention. `op-2`: also every second product, the second, the fourth and so on. `full`: all
+    of it, from the layer's input. `layer-K`: all of every K-th layer.
     chunked_loss: parts in which head and loss are computed, 0 for whole. offload: optimizer state lives in host memory.
     lora: rank of trained adapters on frozen matrices, 0 for none. grad_dtype: bf16, fp32, or "": the precision's own.
     """

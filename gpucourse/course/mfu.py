@@ -20,7 +20,7 @@ from gpucourse.predict.utilization import Utilization, mfu
 @click.option("--gpus", "number", type=int, default=1, show_default=True)
 @click.option("--precision", default="bf16", show_default=True, help="Of the matrix products.")
 @click.option("--convention", default="palm", show_default=True, help="What counts: " + ", ".join(CONVENTIONS) + ".")
-@click.option("--recompute", default="none", show_default=True, help="none, op, attention, layer-K or full.")
+@click.option("--recompute", default="none", show_default=True, help="none, op, op-2, attention, layer-K or full.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object and nothing else.")
 def command(model, card, tokens_per_second, seq, number, precision, convention, recompute, as_json) -> None:
     """MFU and HFU of a training run. MODEL is a name, a TOML file of the same form or a config.json."""

@@ -1,7 +1,8 @@
 """Which blocks of a model keep what they save, and which are run again during backward."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import count
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +12,11 @@ from gpucourse.errors import BadInput, unknown
 
 WORDS = ("none", "op", "full")
 aten = torch.ops.aten
-# Matrix products, and scaled dot-product attention by each of its kernels that do not keep the scores.
-PRODUCTS = frozenset({
-    aten.mm.default, aten.addmm.default, aten.bmm.default, aten._scaled_dot_product_flash_attention_for_cpu.default,
-    aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default,
-    aten._scaled_dot_product_cudnn_attention.default,
+PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default})
+# Scaled dot-product attention by each of its kernels that do not keep the scores.
+ATTENTION = frozenset({
+    aten._scaled_dot_product_flash_attention_for_cpu.default, aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_efficient_attention.default, aten._scaled_dot_product_cudnn_attention.default,
 })
 
 
@@ -42,16 +43,25 @@ def recomputed(forward: Callable, word: str, note: Callable[[Tensor], object] | 
                preserve_rng_state: bool = True) -> Callable:
     """`forward`, run again in backward: all of it (`full`), or all but products and attention (`op`).
 
+    `op-2`: of the products only the first, the third and so on are kept.
+
     preserve_rng_state: draw the same random numbers again; what draws none need not keep the generator's state.
     """
     how = dict(use_reentrant=False, preserve_rng_state=preserve_rng_state)
-    if word == "op":
-        how["context_fn"] = partial(create_selective_checkpoint_contexts, partial(keep_products, note))
+    if word != "full":
+        how["context_fn"] = partial(contexts, 2 if word == "op-2" else 1, note)
     return partial(checkpoint, forward, **how)
 
 
-def keep_products(note: Callable[[Tensor], object] | None, context, operation, *args, **kwargs) -> CheckpointPolicy:
-    if operation not in PRODUCTS:
+def contexts(every: int, note: Callable[[Tensor], object] | None):
+    """For one run of a block and its repetition: which results are kept; products are counted from 0."""
+    return create_selective_checkpoint_contexts(partial(keep_products, every, count(), note))
+
+
+def keep_products(every: int, numbers: Iterator[int], note: Callable[[Tensor], object] | None, context, operation,
+                  *args, **kwargs) -> CheckpointPolicy:
+    dear = operation in ATTENTION or operation in PRODUCTS and next(numbers) % every == 0
+    if not dear:
         return CheckpointPolicy.PREFER_RECOMPUTE
     if note is not None:
         made = context.op_output

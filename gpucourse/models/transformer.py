@@ -111,7 +111,8 @@ class Transformer(nn.Module):
 
     recompute: `none` keeps what each block saves for backward; `full` keeps only each block's input and runs the
     block's forward again during backward (torch.utils.checkpoint, non-reentrant); `layer-K` does so every K-th block;
-    `op` keeps the results of products and of attention besides; `attention` runs only attention proper again.
+    `op` keeps the results of products and of attention besides, `op-2` of every second product; `attention` runs only
+    attention proper again.
     part: the layers to have, as one stage of a pipeline; a stage that is not the first takes [B, T, H] in place of
     tokens, one that is not the last gives [B, T, H] in place of logits.
     """
@@ -156,7 +157,7 @@ class Transformer(nn.Module):
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         rotary = (self.cos, self.sin) if self.shape.positions == "rope" else None
         for block, word in zip(self.blocks, self.recompute, strict=True):
-            whole = word in ("op", "full") and self.training
+            whole = word not in ("none", "attention") and self.training
             x = (recomputed(block, word, preserve_rng_state=False) if whole else block)(x, rotary)
         if self.head is None:
             return x

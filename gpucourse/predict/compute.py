@@ -49,9 +49,10 @@ def hardware_flops_per_token(shape: Shape, seq: int, convention: str = "palm", r
 
     full: the forward again, so 6·N becomes 8·N and 12·L·h·s becomes 16·L·h·s. layer-K: that for every K-th layer.
     attention: only attention's products again. op: matrix products and attention are kept, so nothing that counts.
+    op-2: of q, k, v, attention's output and the MLP's matrices, in their order, the second, the fourth and so on.
     """
     model = flops_per_token(shape, seq, convention)
-    linear, attention = _recomputed(recompute)
+    linear, attention = (_second_products(shape), 0) if recompute == "op-2" else _recomputed(recompute)
     return Flops(model.linear * (1 + linear / 3), model.attention * (1 + attention / 3))
 
 
@@ -62,8 +63,15 @@ def _recomputed(recompute: str) -> tuple[float, float]:
     if recompute != every and every.isdecimal() and int(every) > 0:
         return 1 / int(every), 1 / int(every)
     if recompute not in known:
-        raise unknown("recompute", recompute, [*known, "layer-K"])
+        raise unknown("recompute", recompute, [*known, "op-2", "layer-K"])
     return known[recompute]
+
+
+def _second_products(shape: Shape) -> float:
+    """The share of the forward pass's linear layers that every second product of a block is; the last ends a block."""
+    h, wide = shape.hidden, shape.heads * shape.head_size
+    again = h * shape.kv_hidden + wide * h + (h * shape.ffn if shape.mlp == "swiglu" else 0)
+    return shape.layers * again / parameters(shape).active
 
 
 def attainable(intensity: float, peak: float, bandwidth: float) -> float:

@@ -53,7 +53,7 @@ def stream(precision: Precision, axes: Axes) -> Size:
 @cache
 def block(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute: str, again: bool,
           lent: bool = False, rank: int = 0, first: bool = False) -> Block:
-    """A block's costs for `tokens` in a forward pass. recompute: none, attention, op or full.
+    """A block's costs for `tokens` in a forward pass. recompute: none, attention, op, op-2 or full.
 
     again: gradients exist already. lent: the gradient of its output belongs to someone else, who holds it all the
     while. rank: of adapters on frozen matrices, 0 for none; then nobody asks the first block for a gradient.

@@ -1,7 +1,8 @@
 """What forward leaves of a block under each way of recomputation, and what backward has to bring back.
 
 `full` runs the whole block again from its input. `op` does too, but finds the results of matrix products and attention
-where the first run put them. `attention` runs scaled dot-product attention again from q, k and v.
+where the first run put them; `op-2` of the first product, the third and so on. `attention` runs scaled dot-product
+attention again from q, k and v.
 """
 
 from collections.abc import Mapping
@@ -9,15 +10,18 @@ from collections.abc import Mapping
 from gpucourse.predict import tape
 from gpucourse.predict.tape import High, Left, Op, Replay
 
-WHOLE = ("op", "full")  # the block runs again as a whole, and so its input stays
+WHOLE = ("op", "op-2", "full")  # the block runs again as a whole, and so its input stays
 
 
 def left(ops: list[Op], word: str) -> Left:
-    """What forward leaves besides the block's input; word: none, attention, op or full."""
+    """What forward leaves besides the block's input; word: none, attention, op, op-2 or full."""
     if word in ("none", "attention"):
         kept = tape.kept(ops)
         return Left(kept.tensors, kept.asides - {op.name for op in ops if word == op.kind})
-    dear = [op for op in ops if op.kind] if word == "op" else []
+    dear = []
+    if word != "full":
+        products = [op for op in ops if op.kind == "product"][::2 if word == "op-2" else 1]
+        dear = [op for op in ops if op.kind == "attention" or op in products]
     return Left(frozenset(op.out for op in dear), frozenset(op.name for op in dear))
 
 

@@ -39,7 +39,7 @@ def drawn(seed: int, count: int):
         parts = draw.choice((0, 0, 3)) if layout.tp == 1 else 0
         job = Job(draw.choice((1, 2, 4)), draw.choice((16, 64, 128)), layout=layout, chunked_loss=parts,
                   precision=draw.choice(("fp32", "bf16", "bf16-autocast", "fp16-autocast")),
-                  recompute=draw.choice(("none", "attention", "op", "full", "layer-2")),
+                  recompute=draw.choice(("none", "attention", "op", "op-2", "full", "layer-2")),
                   optimizer=draw.choice(("adamw", "momentum")),
                   accumulate=draw.choice((3, 4)) if layout.pp > 1 else draw.choice((1, 1, 2)))
         cases.append((model, job, draw.randrange(layout.pp)))

@@ -55,7 +55,7 @@ def test_states_equal_the_dry_run_to_the_byte(shape, job):
 def test_every_instant_of_a_gpt_and_a_llama_step():
     common = dict(vocab=500, context=128)
     for shape in (gpt("gpt", 3, 64, 2, **common), llama("llama", 3, 64, 4, 2, 176, **common)):
-        for recompute in ("none", "attention", "op", "full"):
+        for recompute in ("none", "attention", "op", "op-2", "full"):
             job = Job(2, 128, recompute=recompute)
             computed, dry = predict.memory(shape, job), dryrun.memory(shape, job)
             for instant in INSTANTS:
