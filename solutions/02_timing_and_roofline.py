@@ -354,10 +354,10 @@ for what, (flops, moved) in counts.items():
 print(columns_text(table))
 
 # %% [markdown]
-# And the clock: all six in turn, fifteen rounds, the best of each. The probes run once more in the same rounds, so that a machine that is busier now than before is busier for both: an operation is held against the ceilings of its own minute. An operation is *on* a side when it reaches at least half of that side's ceiling. One that reaches half of neither is held up by something else.
+# And the clock: all six in turn, twenty-five rounds, the best of each. The probes run once more in the same rounds, so that a machine that is busier now than before is busier for both: an operation is held against the ceilings of its own minute. An operation is *on* a side when it reaches at least half of that side's ceiling. One that reaches half of neither is held up by something else.
 
 # %% tags=["nbval-ignore-output"]
-(peak, bandwidth, overhead), taken = beside_the_probes(calls, rounds=15)
+(peak, bandwidth, overhead), taken = beside_the_probes(calls, rounds=25)
 bounds = {what: max(floors(*work_of).values()) for what, work_of in counts.items()}
 table = [["measured", "time", "of the peak", "of the bandwidth", "so it is", "predicted", "time ÷ floor"]]
 found = {}

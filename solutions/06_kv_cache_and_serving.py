@@ -272,13 +272,13 @@ def with_cache():
 
 
 cache_ratio = measure.alternate(lambda: decoding.generate(model, prompt, answer_length), with_cache, rounds=3,
-                                names=("generating without a cache", "generating with one"))
+                                names=("answering without a cache", "with one"))
 print(cache_ratio)
 
 # %% [markdown]
 # Then the two prices that a server pays: a decode step by the number of requests in it, and a prefill by its tokens. These are the only clocks that the simulation below will have. A decode step is timed as one of four in a row, as it comes in use. All are timed in turn, round after round, so that a busy moment of the machine hits each of them; and beside them eight whole answers, for a comparison later.
 
-# %% tags=["nbval-ignore-output"]
+# %%
 held = (prompt_length + answer_length) // 2  # tokens that each request of a decode step holds
 eight = torch.randint(256, (8, 32), device=here.torch)  # [8, T]: prompts of 32 tokens
 
@@ -295,6 +295,7 @@ def passing(batch: int, past: int, new: int, times: int = 1):
     return call
 
 
+# %% tags=["nbval-ignore-output"]
 calls = {f"decode {b}": passing(b, held, 1, times=4) for b in (1, 2, 4, 8, 16, 32)}
 calls |= {f"prefill {b}": passing(b, 0, 32) for b in (1, 4, 16)}
 calls["eight answered"] = lambda: decoding.generate(
@@ -303,7 +304,7 @@ took = {name: statistics.median(seconds) for name, seconds in in_turn(calls, rou
 decode_points = {b: took[f"decode {b}"] / 4 for b in (1, 2, 4, 8, 16, 32)}
 prefill_points = {b * 32: took[f"prefill {b}"] for b in (1, 4, 16)}
 later = decode_points[32] / decode_points[1]
-batches(f"32 requests in a step: {32 / later:.1f} × the tokens a second, each token {later:.1f} × as late", decode_points,
+batches(f"32 requests in a step: {32 / later:.1f} × the tokens a second, each in {later:.1f} × the time", decode_points,
         f"one decode step, {held} tokens held by each request, measured on {here.label}")
 
 # %% [markdown]
