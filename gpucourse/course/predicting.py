@@ -99,6 +99,7 @@ def of_memory(ledger: Ledger, count: int, transfers: list[Transfer]) -> dict:
     return {
         "parameters": count, "allocated_gib": gib(ledger.peak), "reserved_gib": list(map(gib, ledger.reserved)),
         "device_gib": list(map(gib, ledger.device)), "peak_at": ledger.peak_at, "lines": lines,
+        "host_gib": gib(sum(line.bytes for line in ledger.host)),
         "states_gib": {name: gib(size) for name, size in ledger.states().items()},
         "traffic": [{"collective": t.collective, "axis": t.axis, "bytes": t.sent, "calls": t.calls, "ranks": t.ranks,
                      "behind": t.behind, "seconds": None, "link": None} for t in transfers],

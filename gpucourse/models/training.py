@@ -69,6 +69,8 @@ class Training:
         for name in (job.precision, job.optimizer):
             if name in ("bf16-master", "fp8", "adamw-8bit"):
                 raise BadInput(f"{name} is predicted, not trained here; use one of bf16, bf16-autocast with adamw")
+        if job.offload:
+            raise BadInput("offload is predicted, not trained here; leave it out")
         torch.manual_seed(seed)
         self.shape, self.job, self.device = shape, job, device
         self.model = model or network(shape, job, device)

@@ -31,12 +31,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Lines whose sum at an instant is what is allocated then; the peak is the largest instant."""
+    """Lines whose sum at an instant is what is allocated then; the peak is the largest instant.
+
+    host: lines in host memory, of which the device's sums have nothing.
+    """
 
     title: str
     lines: tuple[Line, ...]
     where: str = ""  # what the letters of the formulas stand for
     ranks: int = 1
+    host: tuple[Line, ...] = ()
 
     @property
     def instants(self) -> tuple[str, ...]:
@@ -101,7 +105,8 @@ class Ledger:
         head = ["", "formula, bytes", *(f"{i}, {name}" if i == self.instants[0] else i for i in self.instants)]
         body = [[line.name, line.formula, *cells({i: line.at.get(i, 0) for i in self.instants})] for line in self.lines]
         foot = ["allocated", "", *cells({i: self.total(i) for i in self.instants}, mark=self.peak_at)]
-        return [head, *body, foot]
+        host = [[f"host: {line.name}", line.formula, *cells(dict(line.at))] for line in self.host]
+        return [head, *body, foot, *host]
 
     def closing(self) -> str:
         """Reserved and device-used on a GPU, as intervals."""

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 
-from gpucourse.catalog.jobs import OPTIMIZERS
 from gpucourse.predict import experts, latent, ring
 from gpucourse.predict import moments as at
 from gpucourse.predict.ledger import Line
 from gpucourse.predict.moments import Moment
+from gpucourse.predict.optimizer import state
 from gpucourse.predict.recompute import WHOLE
 from gpucourse.predict.sizes import formula
 from gpucourse.predict.step import Step
@@ -19,28 +19,20 @@ FULLY_SHARD = "torch.distributed.fsdp, fully_shard"
 
 
 def states(step: Step, instants: Iterable[str]) -> list[Line]:
-    """What is there at every instant: weights, optimizer state, the batch."""
+    """What is there at every instant: weights, the batch, and unless it is offloaded the optimizer's state."""
     b, job, shape = step.bytes, step.job, step.shape
-    kept = {kind: step.all_elements(kind) for kind in ("weights", "optimizer")}
-    moments_each = OPTIMIZERS[job.optimizer]
+    weights = step.all_elements("weights")
 
     def constant(name, category, text, amount):
         return Line(name, category, text, dict.fromkeys(instants, amount))
 
-    lines = [constant("weights", "weights", f"{b.weights} × {kept['weights']:,}", b.weights * kept["weights"])]
+    lines = [constant("weights", "weights", f"{b.weights} × {weights:,}", b.weights * weights)]
     if shape.positions == "rope":
         turned = shape.latent.rope_size if shape.latent else shape.head_size
         lines.append(constant("rotary tables", "weights", f"2 × 4 × {shape.context} × {turned}",
                               8 * shape.context * turned))
-    if b.master:
-        lines.append(constant("master weights", "optimizer", f"{b.master} × {kept['optimizer']:,}",
-                              b.master * kept["optimizer"]))
-    if moments_each:
-        lines.append(constant("optimizer moments", "optimizer", f"{moments_each} × {b.moments} × {kept['optimizer']:,}",
-                              moments_each * b.moments * kept["optimizer"]))
-    if job.optimizer == "adamw":
-        tensors = len(list(step.all_trained.in_order(step.rank.layers)))
-        lines.append(constant("optimizer step counts", "optimizer", f"4 × {tensors} tensors", 4 * tensors))
+    if not job.offload:
+        lines += state(step, instants)
     lines.append(batch(step, constant))
     if step.layout.in_buckets and not step.layout.bucket_view:
         elements = count(step.all_trained.in_order(step.rank.layers))
@@ -115,6 +107,8 @@ def kept(step: Step) -> str:
 
 def temporaries(step: Step) -> str:
     width = step.bytes.moments
+    if step.job.offload:
+        return ""
     if step.job.optimizer != "adamw" or step.job.fused:
         return f"tables' gradients summed over the ranks, {step.bytes.gradients} × {at.summed_in_step(step):,}"
     if step.job.foreach:

@@ -13,6 +13,7 @@ from gpucourse.predict import moments as at
 from gpucourse.predict.ledger import Ledger
 from gpucourse.predict.lines import changing, states
 from gpucourse.predict.moments import Moment
+from gpucourse.predict.optimizer import on_host
 from gpucourse.predict.parameters import parameters
 from gpucourse.predict.pipeline import situations
 from gpucourse.predict.step import Step
@@ -43,7 +44,8 @@ def memory_of_rank(shape: Shape, job: Job, rank: int) -> Ledger:
 def ledger(title: str, step: Step, moments: Callable[[Step], Iterable[Moment]]) -> Ledger:
     highest = highest_moments(step, moments(step))
     lines = [*states(step, highest), *changing(step, highest)]
-    return Ledger(title, tuple(line for line in lines if line.bytes), step.where(), step.layout.ranks)
+    host = on_host(step, highest) if step.job.offload else []
+    return Ledger(title, tuple(line for line in lines if line.bytes), step.where(), step.layout.ranks, tuple(host))
 
 
 def moments(step: Step) -> Iterator[Moment]:
@@ -82,11 +84,8 @@ def check(shape: Shape, job: Job) -> None:
                        "style shape")
     unlike = ("experts" if shape.experts or shape.latent else "tensor parallelism" if job.layout.tp > 1 else
               "chunked-loss" if job.chunked_loss else "")
-    awaited = {"adamw-8bit": job.optimizer == "adamw-8bit", "offload": job.offload,
-               f"lora with {unlike}": job.lora and unlike}
-    for name, used in awaited.items():
-        if used:
-            raise BadInput(f"the memory of {name} is not predicted yet; leave it out")
+    if job.lora and unlike:
+        raise BadInput(f"the memory of lora with {unlike} is not predicted yet; leave it out")
 
 
 def highest_moments(step: Step, moments: Iterable[Moment]) -> dict[str, Moment]:

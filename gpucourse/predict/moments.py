@@ -218,6 +218,8 @@ def cached_copies(step: Step, below: int) -> int:
 def temporaries(step: Step) -> int:
     """What the optimizer makes and drops inside step()."""
     job, width = step.job, step.bytes.moments
+    if job.offload:  # that runs on the host
+        return 0
     if job.optimizer != "adamw" or job.fused:
         return step.bytes.gradients * summed_in_step(step)
     if job.foreach:
