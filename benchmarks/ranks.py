@@ -34,6 +34,7 @@ def entry(rank, blob, store):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=2, init_method="file://" + store)
     cloudpickle.loads(blob)()
+    dist.barrier()
     dist.destroy_process_group()
 """
 LAUNCHERS = {
@@ -47,7 +48,13 @@ LAUNCHERS = {
 if importlib.util.find_spec("accelerate"):
     LAUNCHERS["accelerate"] = ("from accelerate import notebook_launcher\ndef nothing(): pass",
                                "notebook_launcher(nothing, num_processes=2)")
-SCRIPT = "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.destroy_process_group()\n"
+# A rank that leaves at once would break the other's connection while that is still being made: hence the barrier.
+SCRIPT = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+dist.destroy_process_group()
+"""
 
 
 def seconds(launcher: str, folder: Path) -> list[float]:
