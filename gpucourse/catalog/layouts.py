@@ -6,6 +6,7 @@ from gpucourse.errors import BadInput, positive_int, unknown
 
 SHARDS = ("none", "zero1", "zero2", "zero3")
 RESHARDS = ("always", "never")
+REDUCES = ("always", "last")
 PIPELINES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipe")
 
 
@@ -20,6 +21,8 @@ class Layout:
     vocab_parallel_loss: the loss is computed from logits that stay divided.
     pp: stages, played by `schedule` with `chunks` stages a rank; Job.accumulate is its number of micro-batches.
     cp: ranks that divide the sequence. ep: ranks that divide the experts.
+    reduce: whether FSDP shares gradients out after every micro-batch, or only after the last; until then they are whole
+    on every rank.
     """
 
     dp: int = 1
@@ -34,15 +37,19 @@ class Layout:
     chunks: int = 1
     cp: int = 1
     ep: int = 1
+    reduce: str = "always"
 
     def __post_init__(self):
         for field in ("dp", "tp", "pp", "chunks", "cp", "ep"):
             positive_int(field, getattr(self, field))
-        for field, allowed in (("shard", SHARDS), ("reshard", RESHARDS), ("schedule", PIPELINES)):
+        for field, allowed in (("shard", SHARDS), ("reshard", RESHARDS), ("schedule", PIPELINES),
+                               ("reduce", REDUCES)):
             if getattr(self, field) not in allowed:
                 raise unknown(field, getattr(self, field), allowed)
         if self.shard != "none" and self.replicas == 1:
             raise BadInput(f"shard is {self.shard} with dp 1: there is nobody to share with; set dp to at least 2")
+        if self.reduce == "last" and self.shard != "zero3":
+            raise BadInput(f"reduce is last with shard {self.shard}; it is about FSDP's gradients: set shard to zero3")
         for field in ("sequence_parallel", "vocab_parallel_loss"):
             if getattr(self, field) and self.tp == 1:
                 raise BadInput(f"{field.replace('_', '-')} is set with tp 1; it divides among tensor-parallel ranks: "
@@ -78,7 +85,8 @@ class Layout:
     def __str__(self) -> str:
         data = {"none": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "FSDP"}[self.shard]
         data += {"none": "" if self.bucket_view else " without bucket views",
-                 "zero3": " kept after forward" if self.reshard == "never" else ""}.get(self.shard, "")
+                 "zero3": " kept after forward" * (self.reshard == "never")
+                 + " reduced after the last micro-batch" * (self.reduce == "last")}.get(self.shard, "")
         tensor = "TP" + "+SP" * self.sequence_parallel
         stages = f"PP {self.pp} ({self.schedule}" + f", {self.chunks} chunks" * (self.chunks > 1) + ")"
         parts = [f"{data} {self.dp}" * (self.replicas > 1),

@@ -7,7 +7,7 @@ import click
 from gpucourse.catalog.cluster import cluster
 from gpucourse.catalog.divides import uneven
 from gpucourse.catalog.jobs import GRADIENTS, OPTIMIZERS, PRECISIONS, RECOMPUTES, Job
-from gpucourse.catalog.layouts import PIPELINES, RESHARDS, SHARDS, Layout
+from gpucourse.catalog.layouts import PIPELINES, REDUCES, RESHARDS, SHARDS, Layout
 from gpucourse.catalog.models import shape
 from gpucourse.catalog.units import GiB, bytes_text, gib, seconds_text
 from gpucourse.evidence import columns_text
@@ -35,6 +35,7 @@ def names(allowed) -> str:
 @click.option("--dp", type=int, default=1, show_default=True, help="Ranks that see other sequences.")
 @click.option("--shard", default="none", show_default=True, help=names(SHARDS))
 @click.option("--reshard", default="always", show_default=True, help="Weights after forward: " + names(RESHARDS))
+@click.option("--reduce", default="always", show_default=True, help="After which micro-batch: " + names(REDUCES))
 @click.option("--bucket-view/--no-bucket-view", default=True, show_default=True, help="DDP's gradients in its buckets.")
 @click.option("--tp", type=int, default=1, show_default=True, help="Ranks that divide each layer.")
 @click.option("--sequence-parallel", is_flag=True, help="They also divide norms and the residual stream.")

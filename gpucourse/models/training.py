@@ -96,7 +96,9 @@ class Training:
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Forward and backward over `accumulate` micro-batches, then one step of the optimizer."""
         total = torch.zeros((), device=self.device)
-        for _ in range(self.job.accumulate):
+        for i in range(self.job.accumulate):
+            if self.job.layout.reduce == "last":
+                self.model.set_requires_gradient_sync(i == self.job.accumulate - 1)
             self.mark("forward")
             with loss_context(self.job.layout):
                 loss = self.loss(tokens, targets) / self.job.accumulate

@@ -59,9 +59,12 @@ def _data(shape: Shape, job: Job) -> list[Transfer]:
     units, gathers = stage_layers(shape, layout) + 1, 1 if layout.reshard == "never" else 2
     common, experts = stage_elements(shape, layout)
     parts = [(common, layout.replicas)] + ([(experts, layout.replicas // layout.ep)] if experts else [])
-    return [transfer for elements, ranks in parts
-            for transfer in traffic.data_parallel(elements, ranks, layout.shard, widths.gradients, weight,
-                                                  job.accumulate, units, gathers)]
+    found = [transfer for elements, ranks in parts
+             for transfer in traffic.data_parallel(elements, ranks, layout.shard, widths.gradients, weight,
+                                                   job.accumulate, units, gathers)]
+    if layout.reduce == "always":
+        return found
+    return [replace(t, calls=t.calls // job.accumulate) if t.collective == "reduce-scatter" else t for t in found]
 
 
 def _tensor(shape: Shape, job: Job) -> list[Transfer]:

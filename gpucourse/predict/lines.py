@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 
-from gpucourse.predict import experts, latent, ring
+from gpucourse.predict import experts, latent, piled, ring
 from gpucourse.predict import moments as at
 from gpucourse.predict.ledger import Line
 from gpucourse.predict.moments import Moment
@@ -71,7 +71,7 @@ def described(step: Step) -> dict[str, tuple[str, str, str]]:
         recomputed = f"[{formula(last.kept)}] in place of [{formula(last.stays)}], and "
     parts = step.job.chunked_loss
     in_parts = f", {ceil(step.tokens / parts):,} tokens at a time" if parts else ""
-    unreduced = f"{low} × the elements whose gradients are not yet shared out"
+    unreduced = f"{step.piled_width if step.piles else low} × the elements whose gradients are not yet shared out"
     rests_on = "; ".join(source for source, used in ((ring.SOURCE, step.layout.cp > 1),
                                                      (experts.SOURCE, step.shape.experts),
                                                      (latent.SOURCE, step.shape.latent)) if used)
@@ -91,7 +91,7 @@ def described(step: Step) -> dict[str, tuple[str, str, str]]:
         at.EMBEDDING: ("temporaries", f"{low} × {made:,}" + " made, and added to the head's" * at.adding(step), ""),
         at.GATHERED: ("gathered", f"{units.ends:,} outside of the blocks, {unit.gathered:,} for {one}", FULLY_SHARD),
         at.GATHERING: ("gathered", f"{unit.gathered:,} for a block on its way", FULLY_SHARD),
-        at.UNREDUCED: ("gathered", unreduced, FULLY_SHARD),
+        at.UNREDUCED: ("gathered", unreduced, piled.SOURCE if step.piles else FULLY_SHARD),
         at.REDUCING: ("gathered", f"{unit.reduced:,} a block, {units.ends_reduced:,} all else", FULLY_SHARD),
         at.OTHERS: ("activations", f"each {step.held:,}", ""),
         at.OUTPUT: ("activations", f"2 × [{formula(step.stream_size)}]", ""),

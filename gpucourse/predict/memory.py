@@ -51,6 +51,10 @@ def ledger(title: str, step: Step, moments: Callable[[Step], Iterable[Moment]]) 
 def moments(step: Step) -> Iterator[Moment]:
     yield from at.backward(step)
     yield from at.forward(step)
+    if step.piles:
+        earlier = Step(step.shape, step.job, reduces=False)
+        yield from at.backward(earlier)
+        yield from at.forward(earlier)
     yield from at.update(step)
 
 
@@ -84,8 +88,10 @@ def check(shape: Shape, job: Job) -> None:
                        "style shape")
     unlike = ("experts" if shape.experts or shape.latent else "tensor parallelism" if job.layout.tp > 1 else
               "chunked-loss" if job.chunked_loss else "")
-    if job.lora and unlike:
-        raise BadInput(f"the memory of lora with {unlike} is not predicted yet; leave it out")
+    for name, used in {"reduce last in a pipeline": job.layout.reduce == "last" and job.layout.pp > 1,
+                       f"lora with {unlike}": job.lora and unlike}.items():
+        if used:
+            raise BadInput(f"the memory of {name} is not predicted yet; leave it out")
 
 
 def highest_moments(step: Step, moments: Iterable[Moment]) -> dict[str, Moment]:

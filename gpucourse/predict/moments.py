@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gpucourse.evidence import MIDDLE
+from gpucourse.predict import piled
 from gpucourse.predict.step import Step
 from gpucourse.predict.tensors import Tensor, count, share
 
@@ -113,7 +114,7 @@ def block_backward(step: Step, i: int) -> Iterator[Moment]:
         high = max(high, positions_gradient(step) - step.kept_below[1])
     # The next block's weights are on their way while this one works, and the last one's gradients on theirs.
     coming = step.unit(i - 1).gathered if i and not units.kept else 0
-    going = step.unit(i + 1).reduced if i < last else 0
+    going = step.unit(i + 1).reduced if i < last and step.reduces else 0
     held = units.ends + step.gathered_below(i)
     common = {KEPT: step.kept_below[i + 1] + step.beside, STREAM: step.stream, WAITING: waiting(step),
               GATHERED: held + unit.gathered, **gradients(step, last - i)} | of_stage
@@ -121,8 +122,8 @@ def block_backward(step: Step, i: int) -> Iterator[Moment]:
     if step.sharded and not units.kept:
         pack = step.unit(i - 1).pack if i else 0
         yield Moment(instant, common | {GATHERING: unit.gathered + pack, REDUCING: going})
-    if step.sharded:
-        waits = common[UNREDUCED] + reduction(step, step.trained_of(i), unit.reduced)
+    if step.sharded and step.reduces:
+        waits = common[UNREDUCED] + (0 if step.piles else reduction(step, step.trained_of(i), unit.reduced))
         yield Moment(instant, common | {KEPT: step.kept_below[i] + step.beside, GATHERED: held, GATHERING: coming,
                                         UNREDUCED: waits, REDUCING: unit.reduced})
 
@@ -132,11 +133,11 @@ def embedding_backward(step: Step) -> Iterator[Moment]:
     units, own = step.units, step.own
     made, parts = (step.precision.gradients * count(part) for part in (own.table_gradient, own.embedding))
     common = gradients(step, step.layers) | {WAITING: waiting(step), GATHERED: units.ends,
-                                             REDUCING: step.unit(0).reduced,
+                                             REDUCING: step.unit(0).reduced * step.reduces,
                                              OUTPUT: 0 if step.part.last else 2 * step.stream}
     positions = count(own.positions_gradient)
     if step.sharded:
-        common[UNREDUCED] += step.precision.gradients * positions
+        common[UNREDUCED] += step.precision.gradients * positions * (not step.adds)
     elif not step.gradients_stay:
         common[GRADIENTS] += step.bytes.gradients * positions
     whole = step.whole_stream  # under sequence parallelism its gradient is gathered first
@@ -148,8 +149,12 @@ def embedding_backward(step: Step) -> Iterator[Moment]:
         yield Moment("embedding", common | {STREAM: whole, EMBEDDING: made})
     if step.sharded:
         summing = step.precision.gradients * (count(own.ends_gradients) + summed_first(step))
+        summing = piled.at_the_end(step) if step.piles else summing
         yield Moment("embedding", common | {WAITING: 0, UNREDUCED: summing})
-        waits = reduction(step, own.ends, units.ends_reduced)
+    if not step.reduces and step.job.accumulate == 2:
+        yield Moment("embedding", common | {WAITING: 0, GATHERED: 0, UNREDUCED: piled.converting(step)})
+    if step.sharded and step.reduces:
+        waits = piled.at_the_end(step) if step.piles else reduction(step, own.ends, units.ends_reduced)
         yield Moment("embedding", common | {WAITING: 0, GATHERED: 0, UNREDUCED: waits, REDUCING: units.ends_reduced})
 
 
@@ -168,6 +173,8 @@ def summed_first(step: Step) -> int:
 
 def no_gradients(step: Step) -> dict[str, int]:
     """Gradients during forward: none, unless they stay from one micro-batch to the next."""
+    if step.piles:
+        return {GRADIENTS: 0, UNREDUCED: piled.before(step)}
     return {GRADIENTS: all_gradients(step) if step.gradients_stay else 0}
 
 
@@ -179,6 +186,8 @@ def gradients(step: Step, blocks: int) -> dict[str, int]:
         return {GRADIENTS: all_gradients(step), UNREDUCED: unreduced}
     layers = step.part.layers
     existing = step.block_elements("gradients", layers[len(layers) - blocks:])
+    if step.piles:
+        return {GRADIENTS: step.bytes.gradients * existing * step.reduces, UNREDUCED: piled.during(step, blocks)}
     existing += 0 if step.sharded else step.elements("gradients", above)
     return {GRADIENTS: step.bytes.gradients * existing, UNREDUCED: unreduced}
 

@@ -46,11 +46,12 @@ class Step:
     """Everything that the moments of a step are computed from. seq, tokens: those of one context-parallel rank.
 
     part: the layers that forward and backward go through here. rank: all that the rank has, where that is more.
-    began: whether gradients exist already; None where that follows from the job, as without a pipeline.
+    began: whether gradients exist already; None where that follows from the job, as without a pipeline. reduces: not
+    where unsharded gradients wait for a later micro-batch.
     """
 
     def __init__(self, shape: Shape, job: Job, part: Part | None = None, rank: Part | None = None,
-                 began: bool | None = None):
+                 began: bool | None = None, reduces: bool = True):
         self.shape, self.job, self.layout, self.bytes = shape, job, job.layout, job.bytes
         self.part = part or Part(range(shape.layers))
         self.rank = rank or self.part
@@ -59,8 +60,14 @@ class Step:
         self.layers = len(self.part.layers)
         # DDP's gradients are views of its buckets, which stay; a new gradient is made and copied in.
         in_buckets = self.layout.in_buckets and self.layout.bucket_view
-        self.gradients_stay = (job.accumulate > 1 if began is None else began) or in_buckets
+        self.piles, self.reduces = self.layout.reduce == "last" and job.accumulate > 1, reduces
+        self.piled_width = 4 if self.bytes.autocast else self.precision.gradients
+        stay = job.accumulate > 1 if began is None else began
+        self.gradients_stay = (stay or in_buckets) and not self.piles
         again = self.gradients_stay and not self.sharded  # unsharded gradients are new in every backward pass
+        if self.piles:  # but then they are added to, unless this is the first, or they are kept in another precision
+            again = self.piled_width == self.precision.gradients and (reduces or job.accumulate > 2)
+        self.adds = again
         self.axes = axes(self.layout)
         self.seq = job.seq // self.layout.cp
         self.tokens = job.micro_batch * self.seq
