@@ -18,7 +18,7 @@ SHAPES = st.sampled_from([GPT, LLAMA])
 POWERS = st.sampled_from([1, 2, 4, 8])
 PRECISIONS = st.sampled_from(["fp32", "bf16", "bf16-autocast", "bf16-master"])
 SEQUENCES = st.sampled_from([128, 256, 512, 1024, 2048])
-THERE = cluster("a100-80", 64, 8, "ib-200")
+THERE = cluster("a100-80", 128, 8, "ib-200")
 few = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
 
