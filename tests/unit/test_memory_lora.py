@@ -17,7 +17,10 @@ SCALARS = 16  # the loss, its gradient, its running sum
 
 @pytest.mark.parametrize("name, job", (("llama", Job(2, 128, lora=4)), ("gpt", Job(1, 100, "bf16", lora=2)),
                                        ("llama", Job(1, 64, "bf16", recompute="full", lora=4)),
-                                       ("gpt", Job(1, 64, recompute="full", lora=4, accumulate=2))), ids=str)
+                                       ("gpt", Job(1, 64, recompute="full", lora=4, accumulate=2)),
+                                       ("llama", Job(2, 64, "bf16", recompute="op", lora=4)),
+                                       ("llama", Job(2, 64, "bf16-autocast", recompute="full", lora=4,
+                                                     layout=Layout(dp=4, shard="zero3")))), ids=str)
 def test_every_instant_equals_the_dry_run(name, job):
     computed, dry = predict.memory(SHAPES[name], job), dryrun.memory(SHAPES[name], job)
     assert computed.instants == tuple(dry.at) and "embedding" not in dry.at
