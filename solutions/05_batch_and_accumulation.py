@@ -361,7 +361,9 @@ def change_of_loss(training, sequences: int, draws: int, rates) -> list[float]:
 
 # %% tags=["nbval-ignore-output"]
 training.model.load_state_dict(kept[40])
-rates = [2.0**k for k in range(-7, -1)]
+coarse = [2.0**k for k in range(-13, 0)]  # where the best lies depends on the model: look once for a large batch
+centre = min(zip(change_of_loss(training, 64, 4, coarse), coarse, strict=True))[1]
+rates = [centre * 2.0**k for k in range(-5, 2)]
 draws = {1: 16, 4: 8, 16: 8, 64: 4}
 gains = Rates(rates, {b: change_of_loss(training, b, count, rates) for b, count in draws.items()}, here.label)
 gains
