@@ -83,8 +83,17 @@ def second_step(training: Training) -> InstantLedger:
         parameter.register_post_accumulate_grad_hook(lambda p: ledger.retag(p.grad, "gradients"))
     with ledger:
         ledger.own(training.model)
-        training()
+        first_step(training)
         ledger.own(training.optimizer)
         training.follow(ledger.mark)
         training()
     return ledger
+
+
+def first_step(training: Training) -> None:
+    """Makes the optimizer's state, for which one micro-batch is enough; a pipeline plays its schedule."""
+    job = training.job
+    if job.layout.pp == 1:
+        training.job = job.but(accumulate=1)
+    training()
+    training.job = job

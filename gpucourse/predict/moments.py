@@ -4,6 +4,7 @@ States, which are always there, are left out. With sharded weights (fully_shard)
 each moment also has what is gathered, and what waits to be reduced.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -220,8 +221,9 @@ def cached_copies(step: Step, below: int) -> int:
     save none."""
     if not step.precision.autocast:
         return 0
-    norms = count(step.trained.norms + step.trained.inner_norms)
-    return 2 * sum(count(step.trained_of(i)) - norms for i in range(below) if step.recomputed[i])
+    norms, again = count(step.trained.norms + step.trained.inner_norms), step.recomputed[:below]
+    kinds = Counter(step.trained_of(i) for i in range(below) if again[i])
+    return 2 * sum(times * (count(tensors) - norms) for tensors, times in kinds.items())
 
 
 def temporaries(step: Step) -> int:

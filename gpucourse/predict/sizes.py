@@ -28,7 +28,7 @@ class Size:
 
     def at(self, dims: Mapping[str, int]) -> int:
         """Bytes for these dimensions."""
-        return sum(c * prod(dims[d] for d in term) for term, c in self.terms.items())
+        return sum(c * prod(map(dims.__getitem__, term)) for term, c in self.terms.items())
 
     def __str__(self) -> str:
         return formula(self)

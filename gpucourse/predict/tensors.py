@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
+from itertools import chain, starmap
 from math import ceil
+from operator import mul
 
 from gpucourse.catalog.shapes import Shape
 from gpucourse.catalog.stages import Part
@@ -85,12 +86,12 @@ class Tensors:
 
 def count(tensors: Iterable[Tensor]) -> int:
     """Elements."""
-    return sum(rows * columns for rows, columns in tensors)
+    return sum(starmap(mul, tensors))
 
 
 def share(tensors: Iterable[Tensor], ways: int) -> int:
     """Elements of the largest share when each tensor's rows are divided among `ways` ranks."""
-    return sum(ceil(rows / ways) * columns for rows, columns in tensors)
+    return sum(-(-rows // ways) * columns for rows, columns in tensors)
 
 
 @cache

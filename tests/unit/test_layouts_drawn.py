@@ -33,7 +33,7 @@ def drawn(seed: int, count: int):
     for i in range(count):
         layout = list(KINDS.values())[i % len(KINDS)](draw)
         hidden = draw.choice((32, 64, 96, 160))
-        common = dict(layers=draw.choice((2, 3, 4)), hidden=hidden, heads=4, vocab=draw.choice((256, 1000, 4096)),
+        common = dict(layers=draw.choice((2, 2, 3, 4)), hidden=hidden, heads=4, vocab=draw.choice((256, 1000, 4096)),
                       context=256, ffn=draw.choice((2, 3, 4)) * hidden, tied=draw.random() < 0.5)
         model = gpt("gpt", **common) if draw.random() < 0.5 else llama("llama", kv_heads=draw.choice((2, 4)), **common)
         parts = draw.choice((0, 0, 3)) if layout.tp == 1 else 0
