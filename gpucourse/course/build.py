@@ -1,6 +1,7 @@
 """gpucourse build: write each lesson's two notebooks from its source; --check says which are out of step."""
 
 import hashlib
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +25,7 @@ class BuildFailed(CourseError):
 @click.option("--check", is_flag=True, help="Execute and write nothing; say what is out of step.")
 def command(names: tuple[str, ...], check: bool) -> None:
     """Write the notebooks of every LESSON, or of all, from solutions/NN_slug.py."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a kernel ends with the command
     checkout = here()
     if check:
         problems, notes = out_of_step(checkout, names)

@@ -56,12 +56,13 @@ def result_lines(result: Result) -> Lines:
     below = []
     if len(result.marks) > 1:
         width = max((len(mark.what) for mark in result.marks if mark.ok and mark.seen), default=0)
-        said = set()
+        said: dict[str, str] = {}
         for mark in result.marks:
-            below.append((0, mark_line(mark, width) + " (as above)" * (mark.note in said)))
-            if mark.note and mark.note not in said:
+            same = f" (as for {said[mark.note]})" if mark.note in said else ""
+            below.append((0, mark_line(mark, width) + same))
+            if mark.note and not same:
                 below.append((1, mark.note))
-                said.add(mark.note)
+                said[mark.note] = mark.what
     if result.note:
         below.append((0, result.note))
     if result.hints and result.state in ("wrong", "not attempted"):

@@ -169,7 +169,7 @@ def test_what_is_wrong_twice_in_the_same_way_is_explained_once():
     note = "A GiB is 2³⁰ bytes."
     marks = tuple(Mark(what, ok=False, seen="9", note=note) for what in ("model 1", "model 2"))
     said = str(result_lines(Result("98.4", "wrong", marks=marks)))
-    assert said.count(note) == 1 and "model 2: 9 (as above)" in said and "model 1: 9\n" in said
+    assert said.count(note) == 1 and "model 2: 9 (as for model 1)" in said and "model 1: 9\n" in said
 
 
 def test_text_of_the_learner_is_escaped_in_html():
