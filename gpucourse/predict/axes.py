@@ -5,6 +5,7 @@ from math import ceil
 
 from gpucourse.catalog.layouts import Layout
 from gpucourse.catalog.shapes import Shape
+from gpucourse.predict.sizes import Dims
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,11 @@ class Axes:
         first, *rest = dimension.split()
         return " ".join([f"{first}/t", *rest]) if self.tp > 1 else dimension
 
-    def values(self, shape: Shape, tokens: int) -> dict[str, int]:
+    def values(self, shape: Shape, tokens: int) -> Dims:
         """Elements along each dimension, whole and of the rank that has most."""
         whole = dict(n=tokens, h=shape.hidden, q=shape.q_hidden, k=shape.kv_hidden, f=shape.ffn, a=shape.heads,
                      g=shape.kv_heads, d=shape.head_size, V=shape.vocab) | more(shape, self.ep)
-        return whole | {f"{name}/t": ceil(size / self.tp) for name, size in whole.items() if self.tp > 1}
+        return Dims(whole | {f"{name}/t": ceil(size / self.tp) for name, size in whole.items() if self.tp > 1})
 
 
 WHOLE = Axes()

@@ -9,7 +9,7 @@ from gpucourse.predict import lora, network, tape
 from gpucourse.predict import recompute as recomputation
 from gpucourse.predict.axes import Axes
 from gpucourse.predict.sizes import Size, size
-from gpucourse.predict.tape import High
+from gpucourse.predict.tape import High, Left, Op
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,27 @@ def stream(precision: Precision, axes: Axes) -> Size:
 
 
 @cache
+def operations(shape: Shape, precision: Precision, axes: Axes, adapted: bool, first: bool) -> tuple[Op, ...]:
+    """A block's, of however many tokens. adapted: its matrices are frozen, and have adapters."""
+    ops = network.block(shape, precision, axes)
+    if adapted:
+        ops = lora.adapted(ops, {network.STREAM: stream(precision, axes)}, precision)
+        ops = lora.without_gradient(ops, network.STREAM if first else "")
+    return tuple(ops)
+
+
+@cache
+def saved(shape: Shape, precision: Precision, axes: Axes, recompute: str, adapted: bool,
+          first: bool) -> tuple[Size, Left, Size, bool]:
+    """What a block keeps when nothing is recomputed; what it leaves, as names and in bytes; whether its input too."""
+    ops, given = operations(shape, precision, axes, adapted, first), {network.STREAM: stream(precision, axes)}
+    kept, left, whole = tape.kept(ops), recomputation.left(ops, recompute), recompute in recomputation.WHOLE
+    stays = tape.size_of(ops, left, given)
+    return (tape.size_of(ops, kept, given), left, given[network.STREAM] + stays if whole else stays,
+            whole or network.STREAM in kept.tensors)
+
+
+@cache
 def block(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute: str, again: bool,
           lent: bool = False, rank: int = 0, first: bool = False) -> Block:
     """A block's costs for `tokens` in a forward pass. recompute: none, attention, op, op-2 or full.
@@ -58,30 +79,32 @@ def block(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute
     again: gradients exist already. lent: the gradient of its output belongs to someone else, who holds it all the
     while. rank: of adapters on frozen matrices, 0 for none; then nobody asks the first block for a gradient.
     """
-    ops, dims = network.block(shape, precision, axes), axes.values(shape, tokens)
-    given = {network.STREAM: stream(precision, axes)}
+    ops, dims = operations(shape, precision, axes, bool(rank), first), axes.values(shape, tokens)
     if rank:
-        ops = lora.without_gradient(lora.adapted(ops, given, precision), network.STREAM if first else "")
         dims[lora.RANK] = rank
-    kept, left, whole = tape.kept(ops), recomputation.left(ops, recompute), recompute in recomputation.WHOLE
-    stays = tape.size_of(ops, left, given)
-    return Block(
-        kept=tape.size_of(ops, kept, given),
-        stays=stream(precision, axes) + stays if whole else stays,
-        keeps_stream=whole or network.STREAM in kept.tensors,
-        forward=tape.highest(tape.forward(ops, dims, left)),
-        backward=tape.highest(tape.backward(ops, dims, given, again, lent,
-                                            recomputation.replay(ops, dims, recompute))),
-    )
+    kept, left, stays, keeps_stream = saved(shape, precision, axes, recompute, bool(rank), first)
+    again_run = recomputation.replay(ops, dims, recompute)
+    given = {network.STREAM: stream(precision, axes)}
+    return Block(kept, stays, keeps_stream, tape.highest(tape.forward(ops, dims, left)),
+                 tape.highest(tape.backward(ops, dims, given, again, lent, again_run)))
+
+
+@cache
+def head_operations(shape: Shape, precision: Precision, axes: Axes, widened: bool,
+                    frozen: bool) -> tuple[tuple[Op, ...], tuple[Op, ...], Left, Size]:
+    """The head's and the loss's, of however many tokens; and what they keep, as names and in bytes."""
+    model, loss = network.head(shape, precision, axes, widened)
+    if frozen:
+        model = lora.frozen_head(model)
+    kept = tape.kept(model + loss)
+    return tuple(model), tuple(loss), kept, tape.size_of(model + loss, kept, {network.STREAM: stream(precision, axes)})
 
 
 @cache
 def head(shape: Shape, precision: Precision, axes: Axes, tokens: int, widened: bool, again: bool,
          frozen: bool = False) -> Head:
     """The head's costs; widened: the model itself hands out fp32 logits. frozen: it is not trained."""
-    model, loss = network.head(shape, precision, axes, widened)
-    if frozen:
-        model = lora.frozen_head(model)
+    model, loss, kept, kept_size = head_operations(shape, precision, axes, widened, frozen)
     dims, given = axes.values(shape, tokens), {network.STREAM: stream(precision, axes)}
     of_loss = {op.name for op in loss}
 
@@ -91,8 +114,6 @@ def head(shape: Shape, precision: Precision, axes: Axes, tokens: int, widened: b
 
     # fully_shard still holds a buffer while it widens the logits, and gathers again only once they have a gradient.
     in_forward = of_loss - {network.WIDE_LOGITS} if widened else of_loss
-    kept = tape.kept(model + loss)
     forward, loss_forward = apart(tape.forward(model + loss, dims, kept), in_forward)
     backward, loss_backward = apart(tape.backward(model + loss, dims, given, again), of_loss)
-    return Head(tape.size_of(model + loss, kept, given), network.STREAM in kept.tensors, forward, loss_forward,
-                loss_backward, backward)
+    return Head(kept_size, network.STREAM in kept.tensors, forward, loss_forward, loss_backward, backward)

@@ -5,7 +5,7 @@ where the first run put them; `op-2` of the first product, the third and so on. 
 attention again from q, k and v.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpucourse.predict import tape
 from gpucourse.predict.tape import High, Left, Op, Replay
@@ -13,7 +13,7 @@ from gpucourse.predict.tape import High, Left, Op, Replay
 WHOLE = ("op", "op-2", "full")  # the block runs again as a whole, and so its input stays
 
 
-def left(ops: list[Op], word: str) -> Left:
+def left(ops: Sequence[Op], word: str) -> Left:
     """What forward leaves besides the block's input; word: none, attention, op, op-2 or full."""
     if word in ("none", "attention"):
         kept = tape.kept(ops)
@@ -25,7 +25,7 @@ def left(ops: list[Op], word: str) -> Left:
     return Left(frozenset(op.out for op in dear), frozenset(op.name for op in dear))
 
 
-def replay(ops: list[Op], dims: Mapping[str, int], word: str) -> Replay | None:
+def replay(ops: Sequence[Op], dims: Mapping[str, int], word: str) -> Replay | None:
     """What runs again: up to the last tensor that backward asks for, which needs no result of the last product."""
     if word == "none":
         return None

@@ -7,6 +7,16 @@ from math import prod
 Term = tuple[str, ...]  # ("n", "h") is n·h
 
 
+class Dims(dict[str | Term, int]):
+    """Elements along each dimension by its name, and along a product of them by its term, multiplied once."""
+
+    def __missing__(self, term: str | Term) -> int:
+        if isinstance(term, str):
+            raise KeyError(term)
+        self[term] = elements = prod(map(self.__getitem__, term))
+        return elements
+
+
 class Size:
     """Bytes as {product of dimensions: coefficient}: `size("n h", 4) + size("n", 8)` is n·(4h + 8)."""
 
@@ -28,7 +38,10 @@ class Size:
 
     def at(self, dims: Mapping[str, int]) -> int:
         """Bytes for these dimensions."""
-        return sum(c * prod(map(dims.__getitem__, term)) for term, c in self.terms.items())
+        if not self.terms:
+            return 0
+        dims = dims if isinstance(dims, Dims) else Dims(dims)
+        return sum([c * dims[term] for term, c in self.terms.items()])
 
     def __str__(self) -> str:
         return formula(self)

@@ -6,7 +6,7 @@ the gradient it was given; where a tensor was used twice, the two gradients are 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpucourse.predict.sizes import NOTHING, Size, total
@@ -71,19 +71,19 @@ def highest(highs: Iterable[High]) -> High:
     return max(highs, key=lambda high: high.bytes, default=High(0, "its start"))
 
 
-def kept(ops: list[Op]) -> Left:
+def kept(ops: Sequence[Op]) -> Left:
     """What backward asks for: all that operations save."""
     return Left(frozenset(name for op in ops for name in op.keeps), frozenset(op.name for op in ops))
 
 
-def size_of(ops: list[Op], left: Left, given: Mapping[str, Size]) -> Size:
+def size_of(ops: Sequence[Op], left: Left, given: Mapping[str, Size]) -> Size:
     """Bytes of what is left after `ops`; of the `given` tensors those that are among it."""
     sizes = dict(given) | {op.out: op.size for op in ops}
     return total([*(sizes[name] for name in sizes if name in left.tensors),
                   *(op.aside for op in ops if op.name in left.asides)])
 
 
-def forward(ops: list[Op], dims: Mapping[str, int], left: Left, there: Left = Left()) -> list[High]:
+def forward(ops: Sequence[Op], dims: Mapping[str, int], left: Left, there: Left = Left()) -> list[High]:
     """Each operation's highest moment when `left` stays alive. there: what exists already, and is not made."""
     sizes = {op.out: op.size.at(dims) for op in ops}
     live, highs = 0, []
@@ -96,7 +96,7 @@ def forward(ops: list[Op], dims: Mapping[str, int], left: Left, there: Left = Le
     return highs
 
 
-def backward(ops: list[Op], dims: Mapping[str, int], given: Mapping[str, Size], again: bool = False,
+def backward(ops: Sequence[Op], dims: Mapping[str, int], given: Mapping[str, Size], again: bool = False,
              lent: bool = False, replay: Replay | None = None) -> list[High]:
     """Each operation's highest moments of backward, from the last operation to the first.
 

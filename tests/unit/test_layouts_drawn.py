@@ -78,6 +78,5 @@ def test_sixty_layouts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", (1, 2, 3))
-def test_other_seeds_give_the_same_verdict(seed):
-    judge(seed, count=60)
+def test_another_seed_gives_the_same_verdict():
+    judge(seed=1, count=60)
