@@ -89,7 +89,7 @@ class Layout:
                  + " reduced after the last micro-batch" * (self.reduce == "last")}.get(self.shard, "")
         tensor = "TP" + "+SP" * self.sequence_parallel
         stages = f"PP {self.pp} ({self.schedule}" + f", {self.chunks} chunks" * (self.chunks > 1) + ")"
-        parts = [f"{data} {self.dp}" * (self.replicas > 1),
+        parts = [f"{data} {self.dp}" * (self.dp > 1 or self.shard != "none"),
                  f"{tensor} {self.tp}" * (self.tp > 1) + " with a vocabulary-parallel loss" * self.vocab_parallel_loss,
                  stages * (self.pp > 1), f"CP {self.cp}" * (self.cp > 1), f"EP {self.ep}" * (self.ep > 1)]
         return " × ".join(filter(None, parts)) or "one device"
