@@ -10,7 +10,8 @@ from gpucourse.measure.devices import device
 from gpucourse.settings import child_environment
 
 # The allocator gives each large block back to the system at once, so that the high-water mark follows the tensors.
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+# One thread: no time is taken, kernels then make no buffer a thread, and processes side by side do not wait for cores.
+ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
 DEADLINE = 300.0  # seconds
 
 
@@ -40,7 +41,7 @@ def in_fresh_process(build, args, deadline: float) -> dict:
 
     command = [sys.executable, "-m", "gpucourse.measure.fresh"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             env=child_environment(**MALLOC))
+                             env=child_environment(**ENVIRONMENT))
     try:
         out, said = child.communicate(cloudpickle.dumps((build, args)), timeout=deadline)
     except subprocess.TimeoutExpired:
