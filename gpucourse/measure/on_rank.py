@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 import torch
+import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -12,7 +13,8 @@ from gpucourse.measure.fresh import PREFIX, instants, warm_up
 from gpucourse.measure.live_storages import storages_of, tensors_of
 
 BEFORE = 2  # unobserved steps: the optimizer's state comes with the first, DDP arranges its buckets after it
-OBSERVED = 5  # steps
+OBSERVED, AT_MOST = 5, 80  # steps
+SCALARS = 64  # bytes: the loss, still there at the end of a step; what gloo frees is larger by far
 Event = tuple[int, str, int]  # nanoseconds, name, bytes allocated (or freed, negative)
 
 
@@ -25,7 +27,8 @@ def memory(build, *args) -> Memory:
     the gradients that the optimizer finds.
 
     The profiler does not see what gloo's own threads free. A step in which they freed something seems to begin with
-    less than it had; so of several steps the one that begins with most is reported.
+    less than it had; so steps are taken until on every rank one begins with no less than the states, which are always
+    there, and the one that begins with most is reported.
     """
     warm_up()
     training = build(*args)
@@ -35,9 +38,12 @@ def memory(build, *args) -> Memory:
     found: list[int] = []
     hook = register_optimizer_step_pre_hook(lambda *_: found.append(bytes_of(gradients_of(training.model))))
     steps = [observed(training) for _ in range(OBSERVED)]
-    hook.remove()
     fixed = states(training)
-    held = sum(fixed.values()) + found[-1] + 16 * training.job.tokens  # and tokens and targets, int64
+    always = sum(fixed.values())
+    held = always + found[-1] + 16 * training.job.tokens  # and tokens and targets, int64
+    while len(steps) < AT_MOST and not on_all(beginning(held, best(held, steps)) >= always - SCALARS):
+        steps.append(observed(training))
+    hook.remove()
     return Memory(instants(anchored(held, steps), fixed), "measured", "cpu", "allocator events of one rank",
                   {"gradients in step()": found[-1]})
 
@@ -52,8 +58,26 @@ def most_allocated(call: Callable[[], object]) -> int:
 
 def anchored(held: int, steps: Sequence[list[Event]]) -> list[Event]:
     """Of several steps that all end with `held` bytes the one that begins with most, and that beginning as an event."""
-    begins, best = max(((held - sum(size for *_, size in events), events) for events in steps), key=lambda s: s[0])
-    return [(0, "[memory]", begins), *best]
+    taken = best(held, steps)
+    return [(0, "[memory]", beginning(held, taken)), *taken]
+
+
+def best(held: int, steps: Sequence[list[Event]]) -> list[Event]:
+    return max(steps, key=lambda events: beginning(held, events))
+
+
+def beginning(held: int, events: list[Event]) -> int:
+    """Bytes with which a step began that ended with `held`."""
+    return held - sum(size for *_, size in events)
+
+
+def on_all(true: bool) -> bool:
+    """Whether it is true on every rank."""
+    if not dist.is_initialized():
+        return true
+    each = torch.tensor(int(true))
+    dist.all_reduce(each, dist.ReduceOp.MIN)
+    return bool(each)
 
 
 def observed(training) -> list[Event]:

@@ -63,7 +63,7 @@ def replicated_on_two(shape, jobs):
 
 def test_ddp_keeps_gradients_in_its_buckets_with_zero_1_too():
     jobs = [Job(2, 64, layout=Layout(dp=2, shard=shard)) for shard in ("none", "zero1")]
-    results = ranks.run(replicated_on_two, 2, SHAPE, jobs, env=QUIET, timeout=60)
+    results = ranks.run(replicated_on_two, 2, SHAPE, jobs, env=QUIET, timeout=600)
     for job, *seen in zip(jobs, *results, strict=True):
         most = max(seen, key=lambda memory: memory.peak)
         assert sum(most.at["forward"].values()) == pytest.approx(predict.memory(SHAPE, job).total("forward"), rel=0.03)
