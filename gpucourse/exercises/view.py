@@ -10,8 +10,9 @@ from gpucourse.exercises.results import Mark, Result
 
 SIGNS = {"right": "✓", "wrong": "✗", "error": "✗", "not attempted": "·", "skipped": "–"}
 WIDTH = 110
-ROW = '<dl style="margin: 0"><dd style="margin: 0 0 0 2em">{}</dd></dl>'  # indents also where styles are stripped
-INDENTED = (ROW, ROW.format(ROW))
+LIST = '<dl style="margin: 0">{}</dl>'  # indents also where styles are stripped
+ROW = '<dd style="margin: 0 0 0 2em">{}</dd>'
+INDENTED = (ROW, ROW.format(LIST.format(ROW)))
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Lines:
 
     def _repr_html_(self) -> str:
         below = "".join(INDENTED[depth].format(marked(text)) for depth, text in self.below)
+        below = LIST.format(below) if below else ""
         return f"<div><b>{html.escape(self.id)}</b>&ensp;{marked(self.first)}{below}</div>"
 
 
