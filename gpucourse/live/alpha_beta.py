@@ -1,15 +1,14 @@
 """Times of a collective by size, beside what α and β say, and what is left over."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpucourse.catalog.links import Link
 from gpucourse.catalog.units import bytes_text
-from gpucourse.live.picture import FAINT, GRID, INK
+from gpucourse.live.panel import page, png
+from gpucourse.live.picture import FAINT, INK
 from gpucourse.predict.link import seconds
 
-DPI, SIZE = 100, (9.5, 3.2)
 INKS = (("#16325c", "o"), ("#d9822b", "s"), ("#6b6b6b", "^"))  # colour and marker, apart in grey
 
 
@@ -36,7 +35,7 @@ class Residuals:
     __repr__ = __str__
 
     def _repr_png_(self) -> bytes:
-        return png(self)
+        return drawn(self)
 
 
 def residuals(sizes, series, collective: str, ranks: int, title: str) -> Residuals:
@@ -44,13 +43,10 @@ def residuals(sizes, series, collective: str, ranks: int, title: str) -> Residua
     return Residuals(sizes, series, collective, ranks, title)
 
 
-def png(chart: Residuals) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(SIZE, DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    times, left_over = figure.add_axes((0.06, 0.15, 0.34, 0.64)), figure.add_axes((0.55, 0.15, 0.3, 0.64))
+def drawn(chart: Residuals) -> bytes:
+    says = f"{chart.collective}, ms; points seen, lines α–β"
+    figure, (times, left_over) = page(chart.title, says, (0.06, 0.15, 0.34, 0.64), (0.55, 0.15, 0.3, 0.64), height=3.2,
+                                      grid="y")
     for (name, (seen, fitted)), (colour, marker) in zip(chart.series.items(), INKS, strict=False):
         model = [seconds(chart.collective, size, chart.ranks, fitted) * 1e3 for size in chart.sizes]
         times.plot(chart.sizes, model, color=colour, linewidth=1.2)
@@ -62,28 +58,16 @@ def png(chart: Residuals) -> bytes:
     for axes in (times, left_over):
         axes.set_xscale("log", base=2)
         axes.set_xticks([size for size in chart.sizes][::2], [bytes_text(size) for size in chart.sizes][::2])
+        axes.tick_params(labelsize=8)
         axes.minorticks_off()
-        style(axes)
     times.set_yscale("log")
     times.minorticks_off()
     times.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     left_over.axhline(0, color=FAINT, linewidth=0.8)
-    figure.text(0.008, 0.93, chart.title, fontsize=10.5, fontweight="bold", color=INK)
-    figure.text(0.008, 0.845, f"{chart.collective}, ms; points seen, lines α–β", fontsize=8, color=FAINT)
-    figure.text(0.51, 0.845, "seen above the fitted line, %", fontsize=8, color=FAINT)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    left_over.set_title("seen above the fitted line, %", loc="left", fontsize=8, color=FAINT, pad=15)
+    return png(figure)
 
 
 def chart_end(axes, chart: Residuals, name: str) -> float:
     """Where the last point of a series lies, for its label."""
     return 100 * chart.off(name)[-1]
-
-
-def style(axes) -> None:
-    axes.tick_params(labelsize=8, colors=INK, length=0)
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for spine in axes.spines.values():
-        spine.set_visible(False)

@@ -1,14 +1,13 @@
 """The learner's guesses against what was found, in the order in which they were given: a calibration curve."""
 
-import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
 from gpucourse.evidence import columns_text
-from gpucourse.live.picture import EACH, FAINT, GRID, INK, RATE
+from gpucourse.live.panel import page, png
+from gpucourse.live.picture import EACH, GRID, INK, RATE
 
-DPI, SIZE = 100, (9.5, 2.6)
 LATELY = 5  # guesses in the running median
 
 
@@ -32,7 +31,7 @@ class Calibration:
     __repr__ = __str__
 
     def _repr_png_(self) -> bytes | None:
-        return png(self) if self.guesses else None
+        return drawn(self) if self.guesses else None
 
 
 def calibration(events: Iterable[Mapping]) -> Calibration:
@@ -47,15 +46,12 @@ def calibration(events: Iterable[Mapping]) -> Calibration:
     return Calibration(tuple((id, of, ratio) for (id, of), ratio in latest.items() if ratio > 0))
 
 
-def png(shown: Calibration) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(SIZE, DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.075, 0.2, 0.9, 0.58))
+def drawn(shown: Calibration) -> bytes:
     places, factors = range(1, len(shown.guesses) + 1), shown.factors
     lately = [median(factors[max(0, place - LATELY):place]) for place in places]
+    figure, (axes,) = page(f"Your last guesses were off by a factor of {lately[-1]:.3g}",
+                           f"too high or too low, in the order given; dark: median of the last {LATELY}; "
+                           "grey band: within a factor of 2", (0.075, 0.2, 0.9, 0.58), height=2.6, grid="y")
     axes.axhspan(1, 2, color=GRID, alpha=0.5, linewidth=0)
     axes.plot(places, factors, "o", color=EACH, markersize=6, markeredgecolor=INK, markeredgewidth=0.4)
     axes.plot(places, lately, color=RATE, linewidth=2)
@@ -65,15 +61,4 @@ def png(shown: Calibration) -> bytes:
     lessons = [id.partition(".")[0] for id, _, _ in shown.guesses]
     firsts = [place for place in places if lessons[place - 1] not in lessons[:place - 1]]
     axes.set_xticks(firsts, [f"lesson {lessons[place - 1]}" for place in firsts])
-    axes.tick_params(which="both", labelsize=8.5, colors=INK, length=0)
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    figure.text(0.008, 0.92, f"Your last guesses were off by a factor of {lately[-1]:.3g}", fontsize=10.5,
-                fontweight="bold", color=INK)
-    figure.text(0.008, 0.835, f"too high or too low, in the order given; dark: median of the last {LATELY}; "
-                "grey band: within a factor of 2", fontsize=8, color=FAINT)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    return png(figure)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpucourse.catalog.units import GiB, MiB
-from gpucourse.live.panel import SHADES, panel, png
+from gpucourse.live.panel import SHADES, page, png
 from gpucourse.live.picture import FAINT, INK
 
 
@@ -28,20 +28,14 @@ class MicroBatches:
     __repr__ = __str__
 
     def _repr_png_(self) -> bytes:
-        figure, left = panel(self.title, f"lines: predicted; points: measured on {self.device}, with the middle half "
-                             "of the runs", right=0.49)
-        right = figure.add_axes((0.57, 0.16, 0.42, 0.66))
-        right.grid(color=left.get_xgridlines()[0].get_color(), linewidth=0.8)
-        right.tick_params(labelsize=8.5, colors=INK, length=0)
-        for spine in right.spines.values():
-            spine.set_visible(False)
+        says = f"lines: predicted; points: measured on {self.device}, with the middle half of the runs"
+        figure, (left, right) = page(self.title, says, (0.07, 0.16, 0.42, 0.66), (0.57, 0.16, 0.42, 0.66))
         for size, ends in self.spread.items():
             left.plot((size, size), ends, color=SHADES[2], linewidth=3, solid_capstyle="butt")
         unit, name = (GiB, "GiB") if max(self.peak_predicted.values()) >= GiB else (MiB, "MiB")
         draw(left, self.rate_predicted, self.rate, 1)
         draw(right, self.peak_predicted, self.peak, unit)
         for axes, label in ((left, "sequences/s"), (right, f"peak allocated, {name}")):
-            axes.set_axisbelow(True)
             axes.set_ylim(0)
             axes.set_xscale("log", base=2)
             axes.set_xticks(list(self.rate_predicted), [str(size) for size in self.rate_predicted])

@@ -1,13 +1,12 @@
 """What each format can hold, over the magnitudes that a tensor has."""
 
-import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpucourse.live.picture import EACH, FAINT, GRID, INK, RATE
+from gpucourse.live.panel import page, png
+from gpucourse.live.picture import EACH, INK, RATE
 from gpucourse.predict.formats import Format
-
-DPI, SIZE = 100, (9.5, 3.4)
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class RangesChart:
     __repr__ = __str__
 
     def _repr_png_(self) -> bytes:
-        return png(self)
+        return drawn(self)
 
 
 def ranges(title: str, formats: Sequence[Format], shares: Mapping[int, float], where: str) -> RangesChart:
@@ -36,16 +35,10 @@ def ranges(title: str, formats: Sequence[Format], shares: Mapping[int, float], w
     return RangesChart(title, tuple(formats), shares, where)
 
 
-def png(shown: RangesChart) -> bytes:
-    import math
-
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(SIZE, DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    above = figure.add_axes((0.075, 0.52, 0.9, 0.30))
-    below = figure.add_axes((0.075, 0.15, 0.9, 0.35), sharex=above)
+def drawn(shown: RangesChart) -> bytes:
+    figure, (above, below) = page(shown.title, shown.where, (0.075, 0.52, 0.9, 0.30), (0.075, 0.15, 0.9, 0.35),
+                                  height=3.4, grid="x")
+    below.sharex(above)
     above.bar(list(shown.shares), [100 * share for share in shown.shares.values()], width=1.0, align="edge", color=EACH,
               edgecolor=INK, linewidth=0.3)
     above.set_ylabel("% of values", fontsize=8.5, color=INK)
@@ -58,15 +51,5 @@ def png(shown: RangesChart) -> bytes:
     below.set_yticklabels([f.name for f in reversed(shown.formats)], fontsize=8.5)
     below.set_xlabel("magnitude, as a power of two; filled: normal numbers, hollow: subnormal, with fewer bits",
                      fontsize=8.5, color=INK)
-    for axes in (above, below):
-        axes.tick_params(labelsize=8.5, colors=INK, length=0)
-        axes.grid(axis="x", color=GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
     above.tick_params(labelbottom=False)
-    figure.text(0.008, 0.935, shown.title, fontsize=10.5, fontweight="bold", color=INK)
-    figure.text(0.008, 0.868, shown.where, fontsize=8, color=FAINT)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    return png(figure)

@@ -1,13 +1,12 @@
 """The roofline: what a machine can reach at each arithmetic intensity, and what operations reached."""
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpucourse.live.picture import EACH, FAINT, GRID, INK, RATE, spread
+from gpucourse.live.panel import page, png
+from gpucourse.live.picture import EACH, FAINT, INK, RATE, spread
 from gpucourse.predict.compute import attainable, ridge
 
-DPI, SIZE = 100, (9.5, 3.6)
 LEADER = "#a8a8a8"  # from a name to its point: darker than the grid, which it crosses
 
 
@@ -32,7 +31,7 @@ class Roofline:
     __repr__ = __str__
 
     def _repr_png_(self) -> bytes:
-        return png(self)
+        return drawn(self)
 
 
 def roofline(title: str, points: Mapping[str, tuple[float, float]], peak: float, bandwidth: float,
@@ -46,13 +45,8 @@ def flops_text(rate: float) -> str:
     return f"{rate / 1e12:,.4g} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:,.4g} GFLOP/s"
 
 
-def png(shown: Roofline) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(SIZE, DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.075, 0.14, 0.68, 0.67))
+def drawn(shown: Roofline) -> bytes:
+    figure, (axes,) = page(shown.title, shown.where, (0.075, 0.14, 0.68, 0.67), height=3.6)
     turn = ridge(shown.peak, shown.bandwidth)
     intensities, rates = zip(*shown.points.values(), strict=True)
     left, right = min(*intensities, turn) / 3, max(*intensities, turn) * 4
@@ -70,14 +64,9 @@ def png(shown: Roofline) -> bytes:
         axes.plot([intensity] * 2, [rate, attainable(intensity, shown.peak, shown.bandwidth)], color=EACH, linewidth=1)
     axes.plot(intensities, rates, "o", color=RATE, markersize=7, markeredgecolor=INK, markeredgewidth=0.5, zorder=3)
     _labels(axes, shown)
-    _style(axes)
     axes.set_xlabel("arithmetic intensity, FLOPs a byte", fontsize=8.5, color=INK)
     axes.set_ylabel("FLOP/s", fontsize=8.5, color=INK)
-    figure.text(0.008, 0.935, shown.title, fontsize=10.5, fontweight="bold", color=INK)
-    figure.text(0.008, 0.868, shown.where, fontsize=8, color=FAINT)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    return png(figure)
 
 
 def _labels(axes, shown: Roofline) -> None:
@@ -89,11 +78,3 @@ def _labels(axes, shown: Roofline) -> None:
         axes.annotate(name, shown.points[name], xytext=(1.025, y), textcoords="axes fraction", fontsize=8.5, color=INK,
                       va="center", annotation_clip=False,
                       arrowprops={"arrowstyle": "-", "color": LEADER, "linewidth": 0.8, "shrinkB": 5})
-
-
-def _style(axes) -> None:
-    axes.tick_params(which="both", labelsize=8.5, colors=INK, length=0)
-    axes.grid(color=GRID, linewidth=0.6)
-    axes.set_axisbelow(True)
-    for spine in axes.spines.values():
-        spine.set_visible(False)

@@ -1,12 +1,11 @@
 """Two pictures of a server: what a larger batch gives and takes, and who runs and who waits as time passes."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpucourse.live.picture import FAINT, GRID, INK, RATE
+from gpucourse.live.panel import page, png
+from gpucourse.live.picture import FAINT, INK, RATE
 
-DPI, SIZE = 100, (9.5, 3.2)
 WAITS = "#d9822b"
 
 
@@ -58,7 +57,7 @@ def queue(title: str, turns: Sequence, where: str) -> Queue:
 
 
 def batches_png(shown: Batches) -> bytes:
-    figure, (left, right) = page(shown.title, shown.where, 2)
+    figure, (left, right) = plots(shown.title, shown.where, 2)
     counts, each = list(shown.seconds), list(shown.seconds.values())
     left.plot(counts, [b / s for b, s in shown.seconds.items()], "o-", color=RATE, markersize=5)
     left.plot(counts, [b / each[0] for b in counts], color=FAINT, linewidth=1, linestyle=":")
@@ -71,11 +70,11 @@ def batches_png(shown: Batches) -> bytes:
         axes.set_xlabel("requests in the batch", fontsize=8.5, color=INK)
         axes.set_ylabel(what, fontsize=8.5, color=INK)
         axes.set_ylim(0, axes.get_ylim()[1])
-    return saved(figure)
+    return png(figure)
 
 
 def queue_png(shown: Queue) -> bytes:
-    figure, (axes,) = page(shown.title, shown.where, 1)
+    figure, (axes,) = plots(shown.title, shown.where, 1)
     times = [turn.end for turn in shown.turns]
     for name, colour, style in (("running", RATE, "-"), ("waiting", WAITS, "--")):
         counts = [getattr(turn, name) for turn in shown.turns]
@@ -86,7 +85,7 @@ def queue_png(shown: Queue) -> bytes:
     _strokes(axes, [turn.end for turn in shown.turns if turn.preempted], times[-1])
     axes.set_xlabel("s", fontsize=8.5, color=INK)
     axes.set_ylabel("requests", fontsize=8.5, color=INK)
-    return saved(figure)
+    return png(figure)
 
 
 def _strokes(axes, lost: Sequence[float], end: float) -> None:
@@ -103,27 +102,8 @@ def _strokes(axes, lost: Sequence[float], end: float) -> None:
                   va="center", fontsize=8, color=FAINT)
 
 
-def page(title: str, where: str, plots: int):
-    """A figure with its title and the evidence under it, and `plots` axes side by side."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(SIZE, DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    width = 0.92 / plots
-    all_axes = [figure.add_axes((0.07 + place * width, 0.155, width - 0.07, 0.63)) for place in range(plots)]
-    for axes in all_axes:
-        axes.tick_params(which="both", labelsize=8.5, colors=INK, length=0)
-        axes.grid(color=GRID, linewidth=0.6)
-        axes.set_axisbelow(True)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
-    figure.text(0.008, 0.93, title, fontsize=10.5, fontweight="bold", color=INK)
-    figure.text(0.008, 0.862, where, fontsize=8, color=FAINT)
-    return figure, all_axes
-
-
-def saved(figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+def plots(title: str, where: str, count: int):
+    """A page with `count` axes side by side."""
+    width = 0.92 / count
+    boxes = [(0.07 + place * width, 0.155, width - 0.07, 0.63) for place in range(count)]
+    return page(title, where, *boxes, height=3.2)

@@ -1,16 +1,15 @@
 """What ranks did and when, as bars on one clock: a row for each rank's own work and, below it, one for its link."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from gpucourse.live.picture import FAINT, GRID, INK
+from gpucourse.live.panel import page, png
+from gpucourse.live.picture import INK
 
 # From dark to light, so that neighbours differ in grey too; the same name has the same shade on all ranks.
 SHADES = ("#16325c", "#d9822b", "#8db4d8", "#f0d9a8", "#5b7f4a", "#c9c9c9")
 ROW, LINK = 0.42, 0.26  # heights of the bars, of a rank's height of 1
-DPI, WIDTH = 100, 9.5
 MOST = 4000  # bars
 
 
@@ -30,7 +29,7 @@ class TimelineChart:
     __repr__ = __str__
 
     def _repr_png_(self) -> bytes:
-        return png(self)
+        return drawn(self)
 
 
 def timeline(spans: Sequence[Sequence], title: str, kind: str = "measured", begin: float | None = None,
@@ -46,32 +45,23 @@ def timeline(spans: Sequence[Sequence], title: str, kind: str = "measured", begi
     return TimelineChart(shown, title, kind, first, last)
 
 
-def png(chart: TimelineChart) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+def drawn(chart: TimelineChart) -> bytes:
     height = 1.0 + 0.55 * max(len(chart.spans), 1)
-    figure = Figure((WIDTH, height), DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.075, 0.42 / height, 0.79, 1 - 1.02 / height))
+    links = any(span.row == "link" for rank in chart.spans for span in rank)
+    note = f"ms, {chart.kind}" + ("; the narrow bars are the link" if links else "")
+    figure, (axes,) = page(chart.title, note, (0.075, 0.42 / height, 0.79, 1 - 1.02 / height), height=height, grid="x")
     names = dict.fromkeys(span.name for rank in chart.spans for span in rank)
     shade = {name: SHADES[place % len(SHADES)] for place, name in enumerate(names)}
     for rank, spans in enumerate(chart.spans):
         for row, top, bar in (("compute", rank - 0.36, ROW), ("link", rank + 0.1, LINK)):
             draw_row(axes, chart, [span for span in spans if span.row == row], top, bar, shade)
-    style(axes, chart)
-    figure.text(0.008, 1 - 0.24 / height, chart.title, fontsize=10.5, fontweight="bold", color=INK)
-    links = any(span.row == "link" for rank in chart.spans for span in rank)
-    note = f"ms, {chart.kind}" + ("; the narrow bars are the link" if links else "")
-    figure.text(0.008, 1 - 0.44 / height, note, fontsize=8, color=FAINT)
+    scale(axes, chart)
     for place, name in enumerate(names):
         y = 0.97 - place * 0.17 / (height - 1.02)
         axes.plot(1.012, y, "s", color=shade[name], markersize=7, markeredgecolor=INK, markeredgewidth=0.4,
                   transform=axes.transAxes, clip_on=False)
         axes.text(1.025, y, name, transform=axes.transAxes, va="center", fontsize=8.5, color=INK)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    return png(figure)
 
 
 def draw_row(axes, chart: TimelineChart, spans, top: float, bar: float, shade: dict[str, str]) -> None:
@@ -79,13 +69,8 @@ def draw_row(axes, chart: TimelineChart, spans, top: float, bar: float, shade: d
     axes.broken_barh(bars, (top, bar), facecolors=[shade[span.name] for span in spans], edgecolor=INK, linewidth=0.3)
 
 
-def style(axes, chart: TimelineChart) -> None:
+def scale(axes, chart: TimelineChart) -> None:
     ranks = len(chart.spans)
     axes.set_xlim(0, max(1e3 * (chart.end - chart.begin), 1e-6))
     axes.set_ylim(max(ranks, 1) - 0.5, -0.5)
     axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
-    axes.tick_params(labelsize=8.5, colors=INK, length=0)
-    axes.grid(axis="x", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
