@@ -54,10 +54,11 @@ def test_cores_are_those_that_this_process_may_use():
 
 
 def test_asking_for_devices_starts_no_cuda_without_a_gpu():
-    measure.devices()
-    if measure.gpu_count() == 0:
-        assert measure.device().torch == "cpu"
-        assert not torch.cuda.is_initialized()
+    code = ("import torch; from gpucourse import measure; measure.devices()\n"
+            "print(measure.gpu_count(), measure.device().torch, torch.cuda.is_initialized())")
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True,
+                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}).stdout
+    assert said.split() == ["0", "cpu", "False"]
 
 
 def test_the_device_of_tensors_and_modules():
