@@ -4,6 +4,7 @@ import contextlib
 import gc
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 
@@ -33,7 +34,7 @@ def sampler(model: torch.nn.Module | None = None) -> "Sampler":
     return CudaSampler(model, where) if where.kind == "cuda" else CpuSampler(model, where)
 
 
-class Sampler:
+class Sampler(ABC):
     """The part that is the same on every device.
 
     device: its label. memory_is: what `total` counts. phases: (seconds on time.perf_counter, phase) as each begins.
@@ -75,9 +76,9 @@ class Sampler:
         if not self._optimizers:
             self._walk_if_due()
 
+    @abstractmethod
     def total(self) -> int:
         """Bytes in all, now."""
-        raise NotImplementedError
 
     def peak(self) -> int:
         """The highest total that the device itself has kept, 0 where it keeps none."""
