@@ -38,10 +38,11 @@ class Lines:
 
 
 def marked(text: str) -> str:
-    """Escaped text in which a call such as hint("01.3"), and what stands between backticks, is set as code, and a run
-    of spaces stays a gap."""
+    """Escaped text in which a call such as hint("01.3"), and what stands between backticks, is set as code, a word
+    between asterisks stressed, and a run of spaces stays a gap."""
     text = html.escape(text, quote=False)
     text = re.sub(r"`([^`]+)`|\b((?:check|hint|solution)\([^()]*\))", r"<code>\1\2</code>", text)
+    text = re.sub(r"(?<![\w*`])\*(\w+)\*(?![\w*`])", r"<em>\1</em>", text)
     return re.sub("  +", "&emsp;", text)
 
 

@@ -165,6 +165,10 @@ def test_code_in_a_line_is_set_as_code():
         'Call <code>fn(x &lt; 1)</code>, then <code>hint("01.3")</code> or <code>hint("01.3")</code>.')
 
 
+def test_a_word_between_asterisks_is_stressed_and_a_product_is_not():
+    assert marked("Keys *and* values: 2 * n*h*2") == "Keys <em>and</em> values: 2 * n*h*2"
+
+
 def test_what_is_wrong_twice_in_the_same_way_is_explained_once():
     note = "A GiB is 2³⁰ bytes."
     marks = tuple(Mark(what, ok=False, seen="9", note=note) for what in ("model 1", "model 2"))
