@@ -445,7 +445,7 @@ compare(mine_share,
 # %% [markdown]
 # The computed column is a bound: the time below which the work cannot be done, and the share above which the MFU cannot rise, as long as the operations stay these. Between a share of one and the bound lies what the step does besides matrix products: norms, activations, sums, the optimizer, each a pass over memory with hardly any FLOPs. Between the bound and the measurement lies what the floors leave out: products too small to reach the peak, results written into memory that has just been taken, Python between the launches.
 #
-# The two gaps have different cures. Fusing, a larger batch or another kernel moves the bound. A profile (lesson 07) finds what keeps you from it.
+# The two gaps have different cures. Fusing, a larger batch or another kernel moves the bound. A profile finds what keeps you from it.
 #
 # ### How far off are your guesses?
 # The course keeps each guess that was held against a measurement. This is yours so far, as factors. A curve that falls is the best evidence that something was learnt; one that stays high in one kind of quantity says which.

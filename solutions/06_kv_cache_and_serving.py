@@ -765,4 +765,4 @@ queue(f"Let in by what is free now: {stormy.preemptions} pre-emptions among {len
 #
 # > **Admit by the length at the end, and choose the batch by a percentile.** A pre-empted request is computed twice, and utilisation does not show it.
 #
-# Reading: *Efficient Memory Management for Large Language Model Serving with PagedAttention* (Kwon et al., 2023); *Orca* (Yu et al., 2022) for continuous batching; *GQA* (Ainslie et al., 2023). Next: 07, where a profile says what a program waits for.
+# Reading: *Efficient Memory Management for Large Language Model Serving with PagedAttention* (Kwon et al., 2023); *Orca* (Yu et al., 2022) for continuous batching; *GQA* (Ainslie et al., 2023). Next: 09, where several processes have to agree.

@@ -447,7 +447,7 @@ for row in rows:
 print(columns_text(table) + f"\n\n{rows[0]['source']}")
 
 # %% [markdown]
-# The larger model loses nothing that can be told from the spread of two runs: a value above 1 says how wide that is. The smaller one loses a little, although by bytes alone it should be the other way round, since it has ten times as many tokens a GPU to hide each gradient behind. What it loses the table does not say; a trace would (lesson 07). Efficiency compares a set-up with itself: a slow one that scales perfectly is still slow, and the table of lesson 02's utilisation belongs beside it. *Strong* scaling, the same batch on more GPUs, leaves each of them fewer tokens to hide behind, and ends much earlier.
+# The larger model loses nothing that can be told from the spread of two runs: a value above 1 says how wide that is. The smaller one loses a little, although by bytes alone it should be the other way round, since it has ten times as many tokens a GPU to hide each gradient behind. What it loses the table does not say; a trace would. Efficiency compares a set-up with itself: a slow one that scales perfectly is still slow, and the table of lesson 02's utilisation belongs beside it. *Strong* scaling, the same batch on more GPUs, leaves each of them fewer tokens to hide behind, and ends much earlier.
 
 # %% [markdown]
 # ## Exercises

@@ -647,7 +647,7 @@ with tempfile.TemporaryDirectory() as folder:
     print("rank 0 loads what it wrote:", ranks.run(everyone_writes, 2, f"{folder}/model.pt")[0])
 
 # %% [markdown]
-# Two guards that do not cure it: `if local_rank == 0`, which is true once on *every* node; and a lock on the file, after which the second writer still replaces what the first one's readers have open. Global rank 0 writes, to another name; then renames; then all ranks meet. With sharded weights there is a better way still: every rank writes its own part to its own file (`torch.distributed.checkpoint`), which is lesson 17.
+# Two guards that do not cure it: `if local_rank == 0`, which is true once on *every* node; and a lock on the file, after which the second writer still replaces what the first one's readers have open. Global rank 0 writes, to another name; then renames; then all ranks meet. With sharded weights there is a better way still: every rank writes its own part to its own file (`torch.distributed.checkpoint`).
 
 # %% [markdown]
 # ## Explain it
@@ -666,4 +666,4 @@ with tempfile.TemporaryDirectory() as folder:
 #
 # > **Shard, then build the optimizer; one writer, then a rename.** Both mistakes are silent.
 #
-# Reading: Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models* (arXiv 1910.02054), sections 5 and 7; Zhao et al., *PyTorch FSDP* (arXiv 2304.11277). Next: 12, for a layer that is too large even alone.
+# Reading: Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models* (arXiv 1910.02054), sections 5 and 7; Zhao et al., *PyTorch FSDP* (arXiv 2304.11277).

@@ -32,6 +32,12 @@ def test_the_head_says_what_is_needed_and_states_objectives(lesson):
 
 
 @each
+def test_a_lesson_that_is_named_exists(lesson):
+    named = re.findall(r"(?:lessons?|Next:) (\d\d)\b", lesson.source.read_text(encoding="utf-8"))
+    assert set(named) <= {other.number for other in LESSONS}
+
+
+@each
 def test_the_first_code_cell_imports_the_course_and_the_parameters_are_typed(lesson):
     notebook = sources.solved(lesson.source)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
