@@ -1,5 +1,6 @@
 """gpucourse build: write each lesson's two notebooks from its source; --check says which are out of step."""
 
+import ast
 import hashlib
 import signal
 import sys
@@ -116,11 +117,27 @@ def fingerprint(checkout: Checkout, lesson: Lesson) -> dict[str, str]:
     package: gpucourse/ and data/, but the command line, which no lesson depends on, and other lessons' exercises.
     """
     package = checkout.root / "gpucourse"
-    files = [path for path in package.rglob("*.py")
-             if path.parent.name not in ("course", "bank") or path.stem == f"lesson_{lesson.number}"]
+    files = [path for path in package.rglob("*.py") if path.parent.name not in ("course", "bank")]
+    files += bank_of(lesson.number, package / "exercises" / "bank")
     files += [path for path in checkout.data.rglob("*") if path.is_file()]
     return {"source": _hash([lesson.source]), "package": _hash(sorted(files)),
             "constraints": _hash([checkout.root / "constraints.txt"])}
+
+
+def bank_of(number: str, bank: Path) -> list[Path]:
+    """A lesson's file in the bank of exercises, and those of the bank that it uses."""
+    found: list[Path] = []
+    wanted = [bank / f"lesson_{number}.py"]
+    while wanted:
+        path = wanted.pop()
+        if path in found or not path.is_file():
+            continue
+        found.append(path)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gpucourse.exercises.bank"):
+                inside = node.module.removeprefix("gpucourse.exercises.bank").lstrip(".")
+                wanted += [bank / f"{name}.py" for name in ([inside] if inside else [a.name for a in node.names])]
+    return found
 
 
 def _hash(paths: list[Path]) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from gpucourse.course import build as building
 from gpucourse.course import sources
-from gpucourse.course.build import BuildFailed, build, out_of_step
+from gpucourse.course.build import BuildFailed, bank_of, build, out_of_step
 from gpucourse.course.checkout import here
 from gpucourse.course.lessons import lessons
 from gpucourse.course.outputs import refused
@@ -83,6 +83,16 @@ def stream(text):
 
 def picture(size):
     return nbformat.v4.new_output("display_data", {"image/png": b64encode(bytes(size)).decode()})
+
+
+def test_a_lesson_depends_on_its_own_exercises_in_all_their_files(tmp_path):
+    files = {"lesson_01": "from gpucourse.exercises.bank import peaks, states\n",
+             "peaks": "from gpucourse.exercises.bank.model import small\nimport torch\n",
+             "states": "from gpucourse.exercises.kinds import Quantity\n", "model": "", "lesson_02": "", "other": ""}
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    assert {path.stem for path in bank_of("01", tmp_path)} == {"lesson_01", "peaks", "states", "model"}
+    assert {path.stem for path in bank_of("02", tmp_path)} == {"lesson_02"} and bank_of("03", tmp_path) == []
 
 
 @pytest.mark.parametrize(("outputs", "says"), [
