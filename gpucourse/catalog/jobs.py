@@ -1,6 +1,7 @@
 """A training job: how a shape is trained, and on how many ranks."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gpucourse.catalog.layouts import Layout
 from gpucourse.errors import BadInput, positive_int, unknown
@@ -102,7 +103,7 @@ class Job:
         """Tokens in one forward pass."""
         return self.micro_batch * self.seq
 
-    @property
+    @cached_property
     def bytes(self) -> Precision:
         precision = PRECISIONS[self.precision]
         return replace(precision, gradients=GRADIENTS[self.grad_dtype] or precision.gradients)

@@ -1,6 +1,7 @@
 """How tensor and context parallelism divide what a block works on: which dimensions are divided among the ranks."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from gpucourse.catalog.layouts import Layout
@@ -34,10 +35,11 @@ class Axes:
         first, *rest = dimension.split()
         return " ".join([f"{first}/t", *rest]) if self.tp > 1 else dimension
 
-    def values(self, shape: Shape, tokens: int) -> Dims:
-        """Elements along each dimension, whole and of the rank that has most."""
+    @lru_cache(maxsize=256)  # noqa: B019 - axes are few, and values
+    def values(self, shape: Shape, tokens: int, rank: int = 0) -> Dims:
+        """Elements along each dimension, whole and of the rank that has most. rank: of adapters."""
         whole = dict(n=tokens, h=shape.hidden, q=shape.q_hidden, k=shape.kv_hidden, f=shape.ffn, a=shape.heads,
-                     g=shape.kv_heads, d=shape.head_size, V=shape.vocab) | more(shape, self.ep)
+                     g=shape.kv_heads, d=shape.head_size, V=shape.vocab, rank=rank) | more(shape, self.ep)
         return Dims(whole | {f"{name}/t": ceil(size / self.tp) for name, size in whole.items() if self.tp > 1})
 
 

@@ -79,9 +79,7 @@ def block(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute
     again: gradients exist already. lent: the gradient of its output belongs to someone else, who holds it all the
     while. rank: of adapters on frozen matrices, 0 for none; then nobody asks the first block for a gradient.
     """
-    ops, dims = operations(shape, precision, axes, bool(rank), first), axes.values(shape, tokens)
-    if rank:
-        dims[lora.RANK] = rank
+    ops, dims = operations(shape, precision, axes, bool(rank), first), axes.values(shape, tokens, rank)
     kept, left, stays, keeps_stream = saved(shape, precision, axes, recompute, bool(rank), first)
     again_run = recomputation.replay(ops, dims, recompute)
     given = {network.STREAM: stream(precision, axes)}

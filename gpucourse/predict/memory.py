@@ -1,7 +1,6 @@
 """The memory of one training step of one rank, in closed form."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from gpucourse.catalog.divides import must_divide
 from gpucourse.catalog.jobs import Job
@@ -30,19 +29,27 @@ def memory(shape: Shape, job: Job) -> Ledger:
     check(shape, job)
     title = f"{shape.name} {parameters(shape).total / 1e6:,.0f}M · {job} · {job.layout}"
     if job.layout.pp == 1:
-        return ledger(title, Step(shape, job), moments)
-    ledgers = {rank: memory_of_rank(shape, job, rank) for rank in {0, 1, job.layout.pp - 1}}  # others hold less than 1
-    worst = max(ledgers, key=lambda rank: ledgers[rank].peak)
-    return replace(ledgers[worst], title=f"{title} · the rank that holds most: {worst}")
+        return ledger(title, *played(Step(shape, job), moments))
+    ranks = {rank: played(*stage(shape, job, rank)) for rank in {0, 1, job.layout.pp - 1}}  # others hold less than 1
+    worst = max(ranks, key=lambda rank: peak(*ranks[rank]))
+    return ledger(f"{title} · the rank that holds most: {worst}", *ranks[worst])
 
 
 def memory_of_rank(shape: Shape, job: Job, rank: int) -> Ledger:
     """The ledger of one rank of job.layout's pipeline, counted from 0."""
-    return ledger(f"{shape.name} · {job} · {job.layout} · rank {rank}", *stage(shape, job, rank))
+    return ledger(f"{shape.name} · {job} · {job.layout} · rank {rank}", *played(*stage(shape, job, rank)))
 
 
-def ledger(title: str, step: Step, moments: Callable[[Step], Iterable[Moment]]) -> Ledger:
-    highest = highest_moments(step, moments(step))
+def played(step: Step, moments: Callable[[Step], Iterable[Moment]]) -> tuple[Step, dict[str, Moment]]:
+    return step, highest_moments(step, moments(step))
+
+
+def peak(step: Step, highest: dict[str, Moment]) -> int:
+    """Bytes: what is always there, and the highest moment."""
+    return sum(line.bytes for line in states(step, highest)) + max(moment.total for moment in highest.values())
+
+
+def ledger(title: str, step: Step, highest: dict[str, Moment]) -> Ledger:
     lines = [*states(step, highest), *changing(step, highest)]
     host = on_host(step, highest) if step.job.offload else []
     return Ledger(title, tuple(line for line in lines if line.bytes), step.where(), step.layout.ranks, tuple(host))
@@ -97,9 +104,11 @@ def check(shape: Shape, job: Job) -> None:
 def highest_moments(step: Step, moments: Iterable[Moment]) -> dict[str, Moment]:
     """Of each instant the moment at which most is alive."""
     highest: dict[str, Moment] = {}
+    most: dict[str, int] = {}
     for moment in moments:
-        if moment.instant not in highest or moment.total > highest[moment.instant].total:
-            highest[moment.instant] = moment
+        total = moment.total
+        if total > most.get(moment.instant, -1):
+            highest[moment.instant], most[moment.instant] = moment, total
     if not step.has_middle:
         highest.pop(MIDDLE, None)
     return {instant: highest[instant] for instant in ALL_INSTANTS if instant in highest}

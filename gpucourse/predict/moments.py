@@ -6,8 +6,8 @@ each moment also has what is gathered, and what waits to be reduced.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from gpucourse.evidence import MIDDLE
 from gpucourse.predict import piled
@@ -34,8 +34,7 @@ OTHERS = "other micro-batches in flight"
 OUTPUT = "stage's output, and its gradient"
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(NamedTuple):
     """parts: {name: bytes} at a moment of an instant."""
 
     instant: str

@@ -7,14 +7,17 @@ from math import prod
 Term = tuple[str, ...]  # ("n", "h") is n·h
 
 
-class Dims(dict[str | Term, int]):
-    """Elements along each dimension by its name, and along a product of them by its term, multiplied once."""
+class Dims(dict):
+    """Elements along each dimension by its name; along a product of them by its term, and bytes of a Size, by itself:
+    both are worked out once.
+    """
 
-    def __missing__(self, term: str | Term) -> int:
-        if isinstance(term, str):
-            raise KeyError(term)
-        self[term] = elements = prod(map(self.__getitem__, term))
-        return elements
+    def __missing__(self, of: "str | Term | Size") -> int:
+        if isinstance(of, str):
+            raise KeyError(of)
+        worked_out = prod(map(self.__getitem__, of)) if isinstance(of, tuple) else of.of(self)
+        self[of] = worked_out
+        return worked_out
 
 
 class Size:
@@ -38,9 +41,9 @@ class Size:
 
     def at(self, dims: Mapping[str, int]) -> int:
         """Bytes for these dimensions."""
-        if not self.terms:
-            return 0
-        dims = dims if isinstance(dims, Dims) else Dims(dims)
+        return (dims if isinstance(dims, Dims) else Dims(dims))[self]
+
+    def of(self, dims: "Dims") -> int:
         return sum([c * dims[term] for term, c in self.terms.items()])
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """One rank's step in numbers: what each block and the head cost, which tensors it owns, how they are shared out."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 
 from gpucourse.catalog.jobs import PRECISIONS, Job, Precision, recompute_of_layers
@@ -10,10 +10,9 @@ from gpucourse.catalog.stages import Part
 from gpucourse.predict import costs
 from gpucourse.predict.axes import axes, more
 from gpucourse.predict.chunked import head_in_parts
-from gpucourse.predict.lora import RANK
 from gpucourse.predict.recompute import WHOLE
 from gpucourse.predict.sizes import Size
-from gpucourse.predict.tensors import Tensor, Tensors, count, share, tensors
+from gpucourse.predict.tensors import Tensor, Tensors, count, part_of, share
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,22 @@ class Units:
     ends: int = 0
     ends_reduced: int = 0
     kept: bool = False
+
+
+@cache
+def units(own: Tensors, trained: Tensors, ways: int, expert_ways: int, width: int, autocast: bool,
+          kept: bool) -> Units:
+    """Of a part of the model that `ways` ranks share, and `expert_ways` its experts. width: bytes of a weight."""
+    reduced = 4 if autocast else width
+
+    def unit(common: tuple[Tensor, ...], trained: tuple[Tensor, ...], experts: tuple[Tensor, ...] = ()) -> Unit:
+        mine, each = share(common, ways), share(experts, expert_ways)
+        whole, frozen = ways * mine + expert_ways * each, ways * (mine - share(trained, ways))
+        return Unit(width * whole, reduced * (whole - frozen), width * (mine + each) if autocast else 0)
+
+    ends, ends_trained = (ways * share(part.ends, ways) for part in (own, trained))
+    return Units(unit(own.common, trained.common, own.experts), unit(own.dense, trained.dense),
+                 width * ends, reduced * ends_trained, kept)
 
 
 class Step:
@@ -71,14 +86,9 @@ class Step:
         self.axes = axes(self.layout)
         self.seq = job.seq // self.layout.cp
         self.tokens = job.micro_batch * self.seq
-        self.dims = self.axes.values(shape, self.tokens)
-        self.own: Tensors = tensors(shape, self.axes).of(self.part)
-        self.all: Tensors = tensors(shape, self.axes).of(self.rank)
-        self.trained, self.all_trained = self.own, self.all  # the rest of `own` and `all` is frozen
-        if job.lora:
-            self.dims[RANK] = job.lora
-            self.own, self.trained = self.own.with_adapters(job.lora)
-            self.all, self.all_trained = self.all.with_adapters(job.lora)
+        self.dims = self.axes.values(shape, self.tokens, job.lora)
+        self.own, self.trained = part_of(shape, self.axes, self.part, job.lora)
+        self.all, self.all_trained = part_of(shape, self.axes, self.rank, job.lora)
         layers = self.part.layers
         words = recompute_of_layers(job.recompute, shape.layers)[layers.start:layers.stop]
         self.recomputed = [word in WHOLE for word in words]
@@ -139,18 +149,8 @@ class Step:
     def units(self) -> Units:
         if not self.sharded:
             return Units()
-        ways, width, own = self.layout.replicas, self.precision.weights, self.own
-        reduced = 4 if self.bytes.autocast else width
-
-        def unit(common: tuple[Tensor, ...], trained: tuple[Tensor, ...], experts: tuple[Tensor, ...] = ()) -> Unit:
-            mine, each = share(common, ways), share(experts, self.expert_ways)
-            whole, frozen = ways * mine + self.expert_ways * each, ways * (mine - share(trained, ways))
-            return Unit(width * whole, reduced * (whole - frozen),
-                        width * (mine + each) if self.bytes.autocast else 0)
-
-        ends, trained = (ways * share(part.ends, ways) for part in (own, self.trained))
-        return Units(unit(own.common, self.trained.common, own.experts), unit(own.dense, self.trained.dense),
-                     width * ends, reduced * trained, self.layout.reshard == "never")
+        return units(self.own, self.trained, self.layout.replicas, self.expert_ways, self.precision.weights,
+                     self.bytes.autocast, self.layout.reshard == "never")
 
     def unit(self, i: int) -> Unit:
         return self.units.dense if self.is_dense(i) else self.units.block
@@ -195,6 +195,14 @@ class Step:
                 + self.elements(kind, of.experts, others, self.expert_ways))
 
     def all_elements(self, kind: str) -> int:
+        """The same of all that this rank has."""
+        return self._all[kind]
+
+    @cached_property
+    def _all(self) -> dict[str, int]:
+        return {kind: self._elements_of_all(kind) for kind in ("weights", "gradients", "optimizer")}
+
+    def _elements_of_all(self, kind: str) -> int:
         # momentum begins as a copy of the gradients, and so keeps what tensor parallelism leaves whole of them
         as_gradients = kind == "gradients" or kind == "optimizer" and self.job.optimizer == "momentum"
         of = self.all if kind == "weights" else self.all_trained

@@ -15,7 +15,7 @@ from gpucourse.predict.lora import adapters
 Tensor = tuple[int, int]  # rows, columns
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tensors:
     """Of one rank: the two embeddings, a block and its norms, the final norm, the head (none where tied).
 
@@ -92,6 +92,13 @@ def count(tensors: Iterable[Tensor]) -> int:
 def share(tensors: Iterable[Tensor], ways: int) -> int:
     """Elements of the largest share when each tensor's rows are divided among `ways` ranks."""
     return sum(-(-rows // ways) * columns for rows, columns in tensors)
+
+
+@cache
+def part_of(shape: Shape, axes: Axes, part: Part, adapters: int) -> tuple[Tensors, Tensors]:
+    """What a rank has of a part of the model, and what of that is trained: all, or adapters of this rank alone."""
+    whole = tensors(shape, axes).of(part)
+    return whole.with_adapters(adapters) if adapters else (whole, whole)
 
 
 @cache
