@@ -4,6 +4,7 @@
 
 Prints the slowdown of a step, median and quartiles, and the processor time of all that `watch` does beside the
 loop. Both are taken in a Jupyter kernel, with memory categories on and the widget drawn; a client reads its messages.
+Then what the kernel does while two ranks watch, less what it does while they do not.
 """
 
 import nbformat
@@ -71,14 +72,43 @@ with watch("benchmark", live=True) as w:
     share = beside(step, 20, w)
 """
 
+# The kernel itself only waits for its ranks, and draws.
+RANKS = """
+from gpucourse import ranks
+
+def train(seconds, watched):
+    import contextlib, time
+    import torch
+    from gpucourse import watch
+    model = torch.nn.Linear(512, 512)
+    optimizer = torch.optim.AdamW(model.parameters())
+    begin = time.perf_counter()
+    with watch("benchmark", live=True) if watched else contextlib.nullcontext() as w:
+        while time.perf_counter() - begin < seconds:
+            model(torch.randn(64, 512)).square().mean().backward()
+            optimizer.step()
+            time.sleep(0.03)
+            if watched:
+                w.step(64)
+
+def of_the_kernel(watched, seconds=20):
+    begin, process = time.perf_counter(), time.process_time()
+    ranks.run(train, 2, seconds, watched)
+    return (time.process_time() - process) / (time.perf_counter() - begin)
+
+ranks.warm_up()
+with_chart, without = (of_the_kernel(watched) for watched in (True, False))
+"""
+
 SAY = """
 print(columns_text(rows))
 print(f"background: {share:.2%} of one core beside a watched loop, {idle:.2%} beside one that is not")
+print(f"the kernel: {with_chart:.2%} of one core while two ranks watch, {without:.2%} while they do not")
 """
 
 
 def main() -> None:
-    cells = [nbformat.v4.new_code_cell(source) for source in (SETUP, SLOWDOWN, BACKGROUND, SAY)]
+    cells = [nbformat.v4.new_code_cell(source) for source in (SETUP, SLOWDOWN, BACKGROUND, RANKS, SAY)]
     notebook = nbformat.v4.new_notebook(cells=cells)
     NotebookClient(notebook, timeout=900, kernel_name="python3").execute()
     print("".join(output["text"] for output in notebook.cells[-1].outputs if output.output_type == "stream"))

@@ -211,7 +211,7 @@ curves = {}
 for name, word in {"nothing recomputed": "none", "products, attention kept": "op", "all recomputed": "full"}.items():
     recompute.place(rehearsal.model, [word] * L)  # one word for each block
     curves[name] = rehearse().points
-OverAStep(curves, "The stairs go; the needle in the middle stays", "dry run on fake tensors")
+OverAStep(curves, "Recomputation lowers the stairs; the needle at the loss stays", "dry run on fake tensors")
 
 # %% [markdown]
 # Forward climbs one stair a block, backward descends. Recomputed, each stair is as high as a block's input, backward is longer, and on its way down one block at a time comes back in full. The needle is the loss. No recomputation of blocks touches it.
@@ -922,7 +922,7 @@ for name, run in {"no recomputation": dropping,
 reference = found["no recomputation"]
 for name, gradients in found.items():
     apart = ((gradients - reference).norm() / reference.norm()).item()
-    print(f"{name:34s} gradients {'the same' if apart < 1e-12 else 'others'}")
+    print(f"{name:34s} {'the same' if apart < 1e-12 else 'other'} gradients")
     assert (apart < 1e-12) == (name != "recomputed, random state not kept") and (apart < 1e-12 or apart > 1e-3)
 
 # %% [markdown]

@@ -331,7 +331,7 @@ for step, weights in kept.items():
 print(f"{columns_text(table)}\n\nfrom {noise.windows} windows of 16 sequences, measured on {here.label}")
 
 # %% [markdown]
-# The noise scale grows as the loss falls. At first every sequence says the same thing (*these bytes are common, those are not*), and one is nearly as good as sixteen. Later the common part has been learnt, and what sequences still have in common is small against what sets them apart. A batch that was too large at the start is too small later, which is why long runs raise it on the way.
+# Once the loss has fallen the noise scale is several times what it was; whether it still differs between the last two rows is for their intervals to say. At first every sequence says the same thing (*these bytes are common, those are not*), and one is nearly as good as sixteen. Later the common part has been learnt, and what sequences still have in common is small against what sets them apart. A batch that was too large at the start is too small later, which is why long runs raise it on the way.
 #
 # ### What it means for the learning rate
 # If the noise scale says what it claims, the best step from given weights can be predicted: with $B$ samples, both its length and its gain are $1/(1 + B_{noise}/B)$ of what the exact gradient would give. The weights that were kept in the middle, four batch sizes, a row of learning rates for plain SGD: take one step, look at the loss on text that the step has not seen, undo it.
