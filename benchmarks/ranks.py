@@ -3,8 +3,10 @@
     python benchmarks/ranks.py
 
 Each launcher's first call is made in a fresh process, its later ones in the same process; the ranks get a gloo process
-group. `spawn` is torch.multiprocessing's, with cloudpickle for the function. accelerate's notebook launcher is taken
-where accelerate is installed; it is not one of the course's dependencies (`pip install accelerate`).
+group. `spawn` is torch.multiprocessing's, with cloudpickle for the function. accelerate's launcher for a CPU is taken
+where accelerate is installed; it is not one of the course's dependencies (`pip install accelerate`). It forks the
+process that calls it, with all that is loaded there: nothing is quicker, and its ranks hang once that process has run
+a product on several threads, and cannot use CUDA once it has.
 """
 
 import importlib.util
@@ -46,8 +48,10 @@ LAUNCHERS = {
                  " '2', sys.argv[1]], check=True, capture_output=True)"),
 }
 if importlib.util.find_spec("accelerate"):
-    LAUNCHERS["accelerate"] = ("from accelerate import notebook_launcher\ndef nothing(): pass",
-                               "notebook_launcher(nothing, num_processes=2)")
+    LAUNCHERS["accelerate, forking"] = (
+        "from accelerate import PartialState, debug_launcher\nimport torch\n"
+        "def nothing():\n    PartialState()\n    torch.distributed.barrier()",  # the first makes the process group
+        "debug_launcher(nothing, num_processes=2)")
 # A rank that leaves at once would break the other's connection while that is still being made: hence the barrier.
 SCRIPT = """
 import torch.distributed as dist
@@ -87,7 +91,7 @@ def main() -> None:
         first, later = [calls[0] for calls in rounds], [call for calls in rounds for call in calls[1:]]
         rows.append([launcher, *spread(first), *spread(later), str(ROUNDS)])
     print(columns_text(rows))
-    if "accelerate" not in LAUNCHERS:
+    if "accelerate, forking" not in LAUNCHERS:
         print("accelerate: not taken, it is not installed (pip install accelerate)")
 
 
