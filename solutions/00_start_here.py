@@ -247,7 +247,7 @@ check("00.5", answer_5, given=rates)
 
 # %% [markdown]
 # ### 00.6 A factor of two
-# Two pages give the same card 989 and 1,979 TFLOP/s in bf16. Both are right. Which of these explains it?
+# Two pages give the same card 989 and 1,979 TFLOP/s in bf16. Both are right. Which of these explains it? How many ms does the product of two 8192 × 8192 matrices in bf16 take on it at least? And what share of its peak, in per cent, has a kernel reached that does 700 TFLOP/s?
 #
 # - `a`: one counts a multiply and an add as one operation
 # - `b`: one is with the boost clock, the other with the base clock
@@ -260,10 +260,10 @@ check("00.5", answer_5, given=rates)
 question("00.6")
 
 # %% tags=["stub"] exercise="00.6"
-answer_6 = ...
+answer_6 = {"why": ..., "ms at least": ..., "of 700 TFLOP/s, %": ...}
 
 # %% tags=["solution"] exercise="00.6"
-answer_6 = "c"
+answer_6 = {"why": "c", "ms at least": 2 * 8192**3 / 989e12 * 1e3, "of 700 TFLOP/s, %": 700 / 989 * 100}
 
 # %% tags=["check"] exercise="00.6"
 check("00.6", answer_6)

@@ -510,7 +510,7 @@ check("01.7", answer_7)
 
 # %% [markdown]
 # ### 01.8 More memory with autocast
-# At one sequence of 16 tokens, the fp32 training of GPT-2 holds *less* for backward than the same training under bf16 autocast. What takes the memory?
+# At one sequence of 16 tokens, the fp32 training of GPT-2 holds *less* for backward than the same training under bf16 autocast. What takes the memory? And from how many tokens of the one sequence on does autocast hold less at the end of forward? The ledger knows; one in a hundred is near enough.
 #
 # - `a`: bf16 needs padding to multiples of 8, which small batches pay for
 # - `b`: the gradients are kept in both precisions until the optimizer has run
@@ -521,10 +521,16 @@ check("01.7", answer_7)
 question("01.8")
 
 # %% tags=["stub"] exercise="01.8"
-answer_8 = ...
+answer_8 = {"why": ..., "tokens": ...}
 
 # %% tags=["solution"] exercise="01.8"
-answer_8 = "c"
+def held(tokens: int, precision: str) -> int:
+    """Bytes for backward at the end of forward."""
+    ledger = predict.memory(shape("gpt2"), Job(1, tokens, precision=precision))
+    return ledger.memory().at["forward"]["activations"]
+
+
+answer_8 = {"why": "c", "tokens": next(n for n in range(1, 1025) if held(n, "bf16-autocast") < held(n, "fp32"))}
 
 # %% tags=["check"] exercise="01.8"
 check("01.8", answer_8)

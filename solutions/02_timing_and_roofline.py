@@ -708,7 +708,7 @@ check("02.7", answer_7)
 
 # %% [markdown]
 # ### 02.8 Twice the FLOP/s
-# Next year's card has twice the FLOP/s of this year's and the same bandwidth. Which operations get faster?
+# This year's card does 300 TFLOP/s and moves 2 TB/s. Next year's does twice the FLOP/s and moves no more. Which operations get faster? And how many times as fast are three at their floors, of 120, 240 and 480 FLOPs a byte?
 #
 # - `a`: all of them, by a factor of two
 # - `b`: those that were right of the old ridge; by the full factor only those that are right of the new one
@@ -719,10 +719,10 @@ check("02.7", answer_7)
 question("02.8")
 
 # %% tags=["stub"] exercise="02.8"
-answer_8 = ...
+answer_8 = {"which": ..., "120 FLOPs a byte, ×": ..., "240 FLOPs a byte, ×": ..., "480 FLOPs a byte, ×": ...}
 
 # %% tags=["solution"] exercise="02.8"
-answer_8 = "b"
+answer_8 = {"which": "b", **{f"{I} FLOPs a byte, ×": min(600, 2 * I) / min(300, 2 * I) for I in (120, 240, 480)}}
 
 # %% tags=["check"] exercise="02.8"
 check("02.8", answer_8)

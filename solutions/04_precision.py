@@ -792,7 +792,7 @@ check("04.7", answer_7)
 
 # %% [markdown]
 # ### 04.8 What was rounded away?
-# A run under fp16 autocast has a loss scale of 1, by mistake. Its loss is finite and falls; then it falls more and more slowly, although fp32 goes on. No gradient was ever infinite. What happens?
+# A run under fp16 autocast has a loss scale of 1, by mistake. Its loss is finite and falls; then it falls more and more slowly, although fp32 goes on. No gradient was ever infinite. What happens? The loss is a mean over 2,048 tokens, so the gradient at a logit is *p*/2048 where the model gives a wrong word the probability *p*. Up to which *p* does it become exactly zero, with this scale and with 2¹⁰? Give the exponents of two.
 #
 # - `a`: the weights are stored in fp16 and no longer move
 # - `b`: as the model improves, more of the gradient is below the smallest number of fp16 and becomes zero
@@ -803,10 +803,10 @@ check("04.7", answer_7)
 question("04.8")
 
 # %% tags=["stub"] exercise="04.8"
-answer_8 = ...
+answer_8 = {"what": ..., "scale 1: p up to 2^": ..., "scale 2^10: p up to 2^": ...}
 
 # %% tags=["solution"] exercise="04.8"
-answer_8 = "b"
+answer_8 = {"what": "b", "scale 1: p up to 2^": -25 + 11, "scale 2^10: p up to 2^": -25 + 11 - 10}
 
 # %% tags=["check"] exercise="04.8"
 check("04.8", answer_8)

@@ -692,7 +692,7 @@ check("06.7", quantise8)
 
 # %% [markdown]
 # ### 06.8 Refused at 29,000, running at 35,000
-# The server of A16 above refuses to start with a longest request of 29,000 tokens. The same server on the same card starts with 35,000, and with 45,000. What explains it?
+# The server of A16 above refuses to start with a longest request of 29,000 tokens. The same server on the same card starts with 35,000, and with 45,000. What explains it? How many GiB of keys and values does one request of 29,000 tokens need? And by how many GiB has the cache grown at least, from 29,000 to 45,000?
 #
 # - `a`: a longer maximum makes the server choose a smaller format for keys and values
 # - `b`: beyond a length the prompt is prefilled in pieces, so the activations to be kept free are smaller, and the cache gets what they leave
@@ -703,10 +703,13 @@ check("06.7", quantise8)
 question("06.8")
 
 # %% tags=["stub"] exercise="06.8"
-answer_8 = ...
+answer_8 = {"why": ..., "one of 29,000, GiB": ..., "grown by at least, GiB": ...}
 
 # %% tags=["solution"] exercise="06.8"
-answer_8 = "b"
+token = kv_bytes_per_token(shape("llama-3.1-8b")) / GiB
+had = next(float(r["value"]) for r in published("serving")
+           if (r["case"], r["what"], r["quantity"]) == ("A16", "longest request 29000", "cache"))
+answer_8 = {"why": "b", "one of 29,000, GiB": 29_000 * token, "grown by at least, GiB": 45_000 * token - had}
 
 # %% tags=["check"] exercise="06.8"
 check("06.8", answer_8)

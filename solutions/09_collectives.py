@@ -318,21 +318,23 @@ check("09.6", should_stop)
 
 # %% [markdown]
 # ### 09.7 Two nodes are fast
-# Before renting 64 nodes, the team benchmarks an all-reduce on two of them: it reaches the network's full bandwidth. What does that say about the 64?
+# Before renting 64 nodes, the team benchmarks an all-reduce on two of them: it reaches the network's full bandwidth, 50 GB/s a node. What does that say about the 64?
 #
 # - `a`: the same bus bandwidth is to be expected, since it does not depend on the number of ranks
 # - `b`: it will be 32 times slower
 # - `c`: little: two neighbours may share one switch, and 64 meet at links that two never load together
 # - `d`: nothing at all, because two nodes use a tree and 64 use a ring
+#
+# The 64 hang on eight switches of eight nodes, and each switch has four links upwards of 50 GB/s each. How many GB/s has a node when all nodes send to nodes of other switches at once? And when the 64 are a ring, in the order of the switches, each sending to the next?
 
 # %%
 question("09.7")
 
 # %% tags=["stub"] exercise="09.7"
-answer_7 = ...
+answer_7 = {"what": ..., "all at once, GB/s a node": ..., "a ring in order, GB/s a node": ...}
 
 # %% tags=["solution"] exercise="09.7"
-answer_7 = "c"
+answer_7 = {"what": "c", "all at once, GB/s a node": 4 * 50 / 8, "a ring in order, GB/s a node": 50}
 
 # %% tags=["check"] exercise="09.7"
 check("09.7", answer_7)

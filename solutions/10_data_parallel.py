@@ -646,7 +646,7 @@ check("10.7", answer_7)
 
 # %% [markdown]
 # ### 10.8 The same model, another accuracy
-# One checkpoint is evaluated with `DistributedSampler` on a test set of 1,000 samples: on 8 ranks, and again on 16. Each is repeatable, and they differ in the third digit. Why?
+# One checkpoint is evaluated with `DistributedSampler` on a test set of 1,000 samples: on 8 ranks, and again on 32. Each is repeatable, and they differ in the third digit. Why? And how many samples are counted twice on 8, on 32 and on 48 ranks?
 #
 # - `a`: gradients are added in another order on 8 ranks, so the weights differ
 # - `b`: the sampler repeats samples until all ranks have as many, and these count twice
@@ -657,10 +657,10 @@ check("10.7", answer_7)
 question("10.8")
 
 # %% tags=["stub"] exercise="10.8"
-answer_8 = ...
+answer_8 = {"why": ..., "8 ranks: counted twice": ..., "32 ranks: counted twice": ..., "48 ranks: counted twice": ...}
 
 # %% tags=["solution"] exercise="10.8"
-answer_8 = "b"
+answer_8 = {"why": "b", **{f"{n} ranks: counted twice": -(-1000 // n) * n - 1000 for n in (8, 32, 48)}}
 
 # %% tags=["check"] exercise="10.8"
 check("10.8", answer_8)

@@ -7,34 +7,45 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
-function radio(place, [key, text]) {
-  const input = element("input", { type: "radio", name: place, value: key, required: true });
+function radio(name, required, [key, text]) {
+  const input = element("input", { type: "radio", name, value: key, required });
   return element("label", { className: "gpucourse-option" }, input, element("b", {}, key), element("span", {}, text));
 }
 
-function number(unit) {
-  const input = element("input", { type: "text", name: "answer", inputMode: "decimal", autocomplete: "off",
-                                   required: true });
-  return element("label", { className: "gpucourse-number" }, "Your answer ", input, ` ${unit}`);
+function number(name, required, label, unit) {
+  const input = element("input", { type: "text", name, inputMode: "decimal", autocomplete: "off", required });
+  return element("label", { className: "gpucourse-number" }, `${label || "Your answer"} `, input, ` ${unit}`);
+}
+
+// A part of an answer, or all of it. Where there are several, one may be left blank.
+function field(name, required, { label, unit, options }) {
+  if (!options.length) return [number(name, required, label, unit)];
+  const choices = options.map((option) => radio(name, required, option));
+  if (!label) return choices;
+  const group = element("div", { className: "gpucourse-part" }, element("span", {}, label), ...choices);
+  group.setAttribute("role", "radiogroup");
+  group.setAttribute("aria-label", label);
+  return [group];
 }
 
 function build(model) {
-  const { id, title, options, unit } = model.get("question");
-  const place = model.get("place");
-  const fields = options.length ? options.map((option) => radio(place, option)) : [number(unit)];
+  const { id, title, fields } = model.get("question");
+  const names = fields.map((_, i) => `${model.get("place")}-${i}`);
   const reply = element("output");
   reply.setAttribute("aria-live", "polite");
   const say = (textContent, className) => Object.assign(reply, { textContent, className });
   const form = element(
     "form", { className: "gpucourse-form" },
-    element("fieldset", {}, element("legend", {}, `${id}  ${title}`), ...fields,
+    element("fieldset", {}, element("legend", {}, `${id}  ${title}`),
+            ...fields.flatMap((one, i) => field(names[i], fields.length === 1, one)),
             element("button", { type: "submit" }, "Check"), reply),
   );
   // The notebook would take arrows, letters and Enter for its own shortcuts.
   form.addEventListener("keydown", (event) => event.stopPropagation());
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    model.send({ answer: new FormData(form).get(options.length ? place : "answer") });
+    const given = new FormData(form);
+    model.send({ answers: names.map((name) => given.get(name) ?? "") });
     say("waiting for the kernel", "gpucourse-waiting");
   });
   // The result stands below the form, where it is saved; here it is for screen readers.

@@ -1,4 +1,4 @@
-"""question(id): a form below the cell for a choice or a number, where a person watches; else how to answer."""
+"""question(id): a form below the cell for all that is no code, where a person watches; else how to answer."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from gpucourse.settings import settings
 
 
 def question(id: str, *, given: Any = None) -> None:
-    """Show the form of a choice or a number. The notebook works without it: check(id, answer) takes the same answer."""
+    """Show the form of an answer that is no code. The notebook works without it: check takes the same answer."""
     try:
         exercise = banks.exercise(id)
     except BadInput as error:
         show(Lines(str(id), f"no question: {error}"))
         return
-    if settings().interactive and isinstance(exercise, Choice | Number):
+    if settings().interactive and not isinstance(exercise, Code):
         from gpucourse.exercises.widget import show_form  # brings ipywidgets: only where a form is shown
 
         show_form(exercise, given)

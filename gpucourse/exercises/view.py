@@ -62,6 +62,7 @@ def result_lines(result: Result) -> Lines:
         said: dict[str, str] = {}
         for mark in result.marks:
             same = f" (as for {said[mark.note]})" if mark.note in said else ""
+            same = same if len(same) < len(mark.note) else ""  # a short note is said again
             below.append((0, mark_line(mark, width) + same))
             if mark.note and not same:
                 below.append((1, mark.note))

@@ -17,14 +17,16 @@ from IPython.display import display
 
 from gpucourse.exercises import progress
 from gpucourse.exercises.checking import examine, state_of
-from gpucourse.exercises.kinds import Choice, Number
+from gpucourse.exercises.kinds import Choice, Number, Parts, Pick, Quantity
 from gpucourse.exercises.view import Lines, result_lines
 
 HERE = Path(__file__).parent
 
 
 class Form(anywidget.AnyWidget):
-    """question: {id, title, options: [[key, text], …], unit}. It sends {answer: text} and is sent {reply: text}."""
+    """question: {id, title, fields: [{label, unit, options: [[key, text], …]}, …]}, a field for each part; a number
+    has no options. It sends {answers: [text, …]}, "" for what was left blank, and is sent {reply: text}.
+    """
 
     _esm = HERE / "form.js"
     _css = HERE / "form.css"
@@ -48,29 +50,39 @@ class Place:
         return f'<div id="{html.escape(self.name)}">{self.text._repr_html_()}</div>'
 
 
-def show_form(exercise: Choice | Number, given: Any) -> None:
+def show_form(exercise: Choice | Number | Parts, given: Any) -> None:
     name = f"gpucourse-form-{secrets.token_hex(8)}"
     saved = f'{exercise.title}: run this cell to answer in a form, or use check("{exercise.id}", your answer).'
     display(Place(name, Lines(exercise.id, saved)))
     below = display(result_lines(state_of(exercise, ..., given, progress.hints_used(exercise.id))), display_id=True)
-    is_choice = isinstance(exercise, Choice)
-    form = Form(place=name, question={
-        "id": exercise.id, "title": exercise.title, "unit": "" if is_choice else exercise.unit,
-        "options": list(exercise.options.items()) if is_choice else []})
+    parts = exercise.parts if isinstance(exercise, Parts) else {"": exercise}
+    form = Form(place=name, question={"id": exercise.id, "title": exercise.title,
+                                      "fields": [field(label, part) for label, part in parts.items()]})
 
     def answered(_widget: Form, message: dict, _buffers: list) -> None:
-        answer = message["answer"]
-        lines = result_lines(examine(exercise.id, answer if is_choice else typed_number(answer), given))
+        typed = {label: value_typed(part, text)
+                 for (label, part), text in zip(parts.items(), message["answers"], strict=True)}
+        lines = result_lines(examine(exercise.id, typed.get("", typed), given))
         below.update(lines)
         form.send({"reply": str(lines)})
 
     form.on_msg(answered)
 
 
-def typed_number(text: str) -> Any:
-    """The number that was typed; blank when nothing was; else the text itself, of which the check says what to give."""
+def field(label: str, part: Quantity | Pick) -> dict[str, Any]:
+    if isinstance(part, Pick):
+        return {"label": label, "unit": "", "options": list(part.options.items())}
+    return {"label": label, "unit": part.unit, "options": []}
+
+
+def value_typed(part: Quantity | Pick, text: str) -> Any:
+    """The key or the number that was given; blank when nothing was; else the text, of which the check says what to
+    give.
+    """
     if not text.strip():
         return ...
+    if isinstance(part, Pick):
+        return text
     try:
         return float(text)
     except ValueError:

@@ -1,5 +1,5 @@
-"""A choice and a number are answered in JupyterLab by keyboard alone, and nothing is blank when the notebook is
-reopened without its kernel."""
+"""A choice, a number and an answer of several parts are given in JupyterLab by keyboard alone, and nothing is blank
+when the notebook is reopened without its kernel."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 pytestmark = pytest.mark.browser
 
 EXAMPLES = Path(__file__).parents[1] / "unit" / "example_bank"
-CHOICE, NUMBER = 2, 3
+CHOICE, NUMBER, PARTS = 2, 3, 4
 RADIO = ".gpucourse-form input[type=radio]"
 
 
@@ -22,13 +22,14 @@ def notebook(home, open_notebook):
                       f"bank.__path__.append({str(EXAMPLES)!r})"),
         new_code_cell('question("98.3")'),
         new_code_cell('question("98.1")'),
+        new_code_cell('question("98.4")'),
     ]
     file = home / "notebooks" / "form.ipynb"
     nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3",
                                                                       "language": "python"}}), file)
     opened = open_notebook(file.name)
     opened.run_all()
-    opened.wait_idle(3)
+    opened.wait_idle(4)
     opened.page.wait_for_selector(RADIO)
     opened.page.wait_for_selector(".gpucourse-form input[type=text]")
     return opened
@@ -101,6 +102,29 @@ def test_a_number_is_typed_and_its_keys_are_not_the_notebooks(notebook):
     notebook.screenshot("form_number")
 
 
+def test_an_answer_of_several_parts_is_given_one_after_the_other(notebook):
+    keyboard = notebook.page.keyboard
+    enter(notebook, PARTS)
+    keyboard.type("2")
+    keyboard.press("Enter")
+    shown(notebook, PARTS, "✗ wrong (1 of 3 parts)")
+    shown(notebook, PARTS, "gradients: not attempted")
+    keyboard.press("Tab")
+    keyboard.type("0.5")
+    keyboard.press("Tab")
+    keyboard.press("Space")
+    assert focused(notebook) == ["radio", "step"]
+    keyboard.press("Enter")
+    shown(notebook, PARTS, "✗ wrong (2 of 3 parts)")
+    shown(notebook, PARTS, "Autocast keeps them in fp32.")
+    notebook.screenshot("form_parts")
+    keyboard.press("Shift+Tab")
+    keyboard.press("Control+a")
+    keyboard.type("1")
+    keyboard.press("Enter")
+    shown(notebook, PARTS, "✓ right")
+
+
 def test_nothing_is_blank_after_save_restart_and_reopening(notebook, home):
     enter(notebook, CHOICE)
     notebook.page.keyboard.press("Space")
@@ -116,7 +140,7 @@ def test_nothing_is_blank_after_save_restart_and_reopening(notebook, home):
     notebook.page.wait_for_function("!document.querySelector('.gpucourse-form')")
     notebook.open()
     assert notebook.page.locator(".gpucourse-form").count() == 0
-    for cell in (CHOICE, NUMBER):
+    for cell in (CHOICE, NUMBER, PARTS):
         texts = notebook.outputs(cell).all_inner_texts()
         assert len(texts) == 2 and all(text.strip() for text in texts)
         assert "model not found" not in "".join(texts)

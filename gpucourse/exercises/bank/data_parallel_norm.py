@@ -46,17 +46,21 @@ NOTES = {
              "over all rows is not the mean of the variances. What can be added up instead?",
     "sample": "The batch's variance is divided by the number of rows, not by one less.",
 }
+ELSE = "Which sums of a column, added up over the ranks, give mean and variance over all rows?"
+THROUGH = ("The forward pass is right. A row changes the statistics that every other row is normalised by, on all "
+           "ranks: does your all-reduce let gradients through?")
 
 
 def run(function):
     results = on_ranks(one_rank, 2, function, random.randrange(10**6))
+    forward_right = all(near(of["y"], of["wanted"]) for of in results)
     for rank, of in enumerate(results):
-        note = next((says for name, says in NOTES.items() if near(of["y"], of["known"][name])), "")
+        note = next((says for name, says in NOTES.items() if near(of["y"], of["known"][name])), ELSE)
         yield expect_close(f"rank {rank}: as one process with all rows", of["y"], of["wanted"], 1e-9, note=note)
     for rank, of in enumerate(results):
         yield expect_close(f"rank {rank}: gradient of its rows", of["dx"], of["wanted_dx"], 1e-9,
-                           note="The forward pass is right. A row changes the statistics that every other row is "
-                                "normalised by, on all ranks: does your all-reduce let gradients through?")
+                           note=THROUGH if forward_right else "It is the gradient of another function: the forward "
+                                                              "pass first.")
     yield expect_at_most("collectives in the forward pass", results[0]["forward"], 1,
                          note="What is added up can travel side by side in one tensor.")
     yield expect_at_most("collectives in the backward pass", results[0]["backward"], 1)
@@ -92,6 +96,14 @@ def sums(through=True, apart=False, correction=0):
     return norm
 
 
+def spread_around_a_mean_of_means(x, eps):
+    import torch.distributed as dist
+
+    mean = summed(x.mean(0)) / dist.get_world_size()
+    var = summed((x - mean).square().mean(0)) / dist.get_world_size()
+    return (x - mean) / (var + eps).sqrt()
+
+
 def own_rows(x, eps):
     return (x - x.mean(0)) / (x.var(0, correction=0) + eps).sqrt()
 
@@ -121,6 +133,7 @@ right = sums
 BROKEN = {
     "its own rows": (own_rows, "Each rank has normalised by its own rows"),
     "a mean of means": (mean_of_means, "averages the ranks' means and variances"),
+    "a mean of means, and the spread around it": (spread_around_a_mean_of_means, "the forward pass first"),
     "no gradient through the statistics": (sums(through=False), "let gradients through"),
     "three collectives": (sums(apart=True), "side by side in one tensor"),
     "variance of a sample": (sums(correction=1), "not by one less"),

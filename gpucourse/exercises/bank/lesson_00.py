@@ -3,10 +3,11 @@
 import random
 from dataclasses import dataclass, field
 
+from gpucourse.catalog.gpus import gpu
 from gpucourse.catalog.units import GiB
 from gpucourse.evidence import KINDS
 from gpucourse.exercises.expect import expect_close, expect_equal
-from gpucourse.exercises.kinds import Choice, Code, Guess, Misconception, Number, Parts, Pick, Quantity
+from gpucourse.exercises.kinds import Code, Guess, Misconception, Number, Parts, Pick, Quantity
 
 GUESSES = (
     Guess("00.g1", ("fp32 product", "bf16 product"), "TFLOP/s"),
@@ -15,6 +16,13 @@ GUESSES = (
 
 M, K, N = 4096, 1024, 8192
 WEIGHTS, CARD = 2 * 7e9, 22.03
+H100 = gpu("h100-sxm").peak("bf16") / 1e12  # TFLOP/s, dense
+
+
+def product_ms(times: float) -> float:
+    """Milliseconds of [8192, 8192] × [8192, 8192] at `times` the dense peak."""
+    return 2 * 8192**3 / (times * H100 * 1e12) * 1e3
+
 
 STATEMENTS = {"A": "dry run", "B": "published", "C": "computed", "D": "simulated", "E": "measured", "F": "recorded"}
 WHY_NOT = {
@@ -150,15 +158,23 @@ EXERCISES = (
            hints=("At the turn, arithmetic and memory take the same time. Write both times for an operation of F FLOPs "
                   "and B bytes.",
                   "F / (FLOP/s) = B / (bytes/s). What is F / B?")),
-    Choice("00.6", "A factor of two",
-           options={"a": "one counts a multiply and an add as one operation",
-                    "b": "one is with the boost clock, the other with the base clock",
-                    "c": "one assumes that half of the weights are zero, in a fixed pattern",
-                    "d": "one is for fp8, which has half the bits"},
-           right="c",
-           why={"a": "Both count two operations for a multiply-add, as every vendor does.",
-                "b": "Boost and base clocks differ by less than a factor of two, and data sheets quote boost.",
-                "d": "fp8 does double the rate of bf16 on this card, but both figures here are quoted for bf16."},
-           hints=("Look for the footnote on the vendor's page.",
-                  "Structured sparsity: two of each four weights are zero, and skipped. Ordinary weights are not.")),
+    Parts("00.6", "A factor of two", parts={
+        "why": Pick(
+            options={"a": "one counts a multiply and an add as one operation",
+                     "b": "one is with the boost clock, the other with the base clock",
+                     "c": "one assumes that half of the weights are zero, in a fixed pattern",
+                     "d": "one is for fp8, which has half the bits"},
+            right="c",
+            why={"a": "Both count two operations for a multiply-add, as every vendor does.",
+                 "b": "Boost and base clocks differ by less than a factor of two, and data sheets quote boost.",
+                 "d": "fp8 does double the rate of bf16 on this card, but both figures here are quoted for bf16."}),
+        "ms at least": Quantity(expected=lambda: product_ms(1), unit="ms", within=0.01, misconceptions=(
+            Misconception(lambda: product_ms(2), "That is half: a multiply-add is two operations, and ordinary weights "
+                                                 "are not zero."),)),
+        "of 700 TFLOP/s, %": Quantity(expected=lambda: 700 / H100 * 100, unit="%", within=0.01, misconceptions=(
+            Misconception(lambda: 700 / H100 / 2 * 100, "That is the share of the sparse peak, which no ordinary "
+                                                        "product can reach."),)),
+    }, hints=("Look for the footnote on the vendor's page.",
+              "Structured sparsity: two of each four weights are zero, and skipped. Ordinary weights are not.",
+              "2 · 8192³ FLOPs at the dense rate; and 700 divided by it.")),
 )

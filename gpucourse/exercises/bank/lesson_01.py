@@ -4,9 +4,9 @@ from gpucourse.exercises.bank.memory_evaluation import evaluation, run_evaluate
 from gpucourse.exercises.bank.memory_leak import leaky, never_zeroed, returns_a_tensor, run_train
 from gpucourse.exercises.bank.memory_ledger import broken_ledger, run_step_ledger
 from gpucourse.exercises.bank.memory_messages import MESSAGES, message_part
-from gpucourse.exercises.bank.memory_peaks import PEAKS, largest_batch, peak_part
+from gpucourse.exercises.bank.memory_peaks import PEAKS, autocast_pays, largest_batch, peak_part
 from gpucourse.exercises.bank.memory_states import STATES
-from gpucourse.exercises.kinds import Choice, Code, Guess, Misconception, Number, Parts
+from gpucourse.exercises.kinds import Code, Guess, Misconception, Number, Parts, Pick, Quantity
 
 GUESSES = (Guess("01.g1", ("peak allocated", "activations and temporaries"), "GiB"),)
 EXERCISES = (
@@ -68,16 +68,22 @@ EXERCISES = (
                   "predict.memory(shape(\"gpt2-xl\"), job).fits(\"a100-80\") says yes, no or uncertain for one batch.",
                   "Job(seq=1024, precision=\"bf16-autocast\", recompute=\"full\", foreach=False, fused=True), then "
                   ".but(micro_batch=b) for b in 1 … 200.")),
-    Choice("01.8", "More memory with autocast",
-           options={"a": "bf16 needs padding to multiples of 8, which small batches pay for",
-                    "b": "the gradients are kept in both precisions until the optimizer has run",
-                    "c": "16-bit copies of the weights are kept for backward, and with few tokens the activations that "
-                         "shrink are smaller than those copies",
-                    "d": "the optimizer keeps an extra fp32 copy of the weights under autocast"},
-           right="c",
-           why={"a": "No padding is made. Compare what grows with tokens and what grows with parameters.",
-                "b": "A gradient is cast to fp32 as soon as it is made, layer by layer: no second list exists.",
-                "d": "The weights themselves are fp32 under autocast: there is nothing to keep a copy of."},
-           hints=("Autocast must give a bf16 matrix product bf16 inputs: both of them.",
-                  "Compare the line `saved by the blocks` in the ledgers of fp32 and of bf16-autocast at one token.")),
+    Parts("01.8", "More memory with autocast", parts={
+        "why": Pick(
+            options={"a": "bf16 needs padding to multiples of 8, which small batches pay for",
+                     "b": "the gradients are kept in both precisions until the optimizer has run",
+                     "c": "16-bit copies of the weights are kept for backward, and with few tokens the activations "
+                          "that shrink are smaller than those copies",
+                     "d": "the optimizer keeps an extra fp32 copy of the weights under autocast"},
+            right="c",
+            why={"a": "No padding is made. Compare what grows with tokens and what grows with parameters.",
+                 "b": "A gradient is cast to fp32 as soon as it is made, layer by layer: no second list exists.",
+                 "d": "The weights themselves are fp32 under autocast: there is nothing to keep a copy of."}),
+        "tokens": Quantity(expected=autocast_pays, unit="tokens", within=0.01, misconceptions=(
+            Misconception(1024, "There it holds less. From where on?"),
+            Misconception(512, "There autocast still holds more."))),
+    }, hints=("Autocast must give a bf16 matrix product bf16 inputs: both of them.",
+              "Compare the line `saved by the blocks` in the ledgers of fp32 and of bf16-autocast at one token.",
+              "predict.memory(shape(\"gpt2\"), Job(1, n, precision=p)).memory().at[\"forward\"][\"activations\"] for n "
+              "from 1 up, until autocast's is the smaller.")),
 )

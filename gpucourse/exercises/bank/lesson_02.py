@@ -3,11 +3,11 @@
 import statistics
 
 from gpucourse.exercises.bank.played_device import broken_seconds, one_long_queue, run_seconds_of
-from gpucourse.exercises.bank.timing_floors import RIDGE, SIX, turning_rows
+from gpucourse.exercises.bank.timing_floors import RIDGE, SIX, faster, turning_rows
 from gpucourse.exercises.bank.timing_flops import broken_count, by_running, run_count_flops
 from gpucourse.exercises.bank.timing_logs import A100, GPUS, LLAMA_70B, LOGS, RATE, SEQ, STEP, in_palm, log_part, used
 from gpucourse.exercises.bank.timing_verdicts import MENDED, WRONG_WITH, wrong_part
-from gpucourse.exercises.kinds import Choice, Code, Guess, Misconception, Number, Parts, Quantity
+from gpucourse.exercises.kinds import Code, Guess, Misconception, Number, Parts, Pick, Quantity
 from gpucourse.predict import parameters
 
 GUESSES = (
@@ -89,17 +89,20 @@ EXERCISES = (
                  "long or too short for its work?",
                  "gpu(name).tflops has the dense peaks. 2 · 4096³ FLOPs in 0.03 ms are how many TFLOP/s? A hundred "
                  "calls took 100 · 20 ms: what is left without the 99 short ones? Each explanation fits one figure.")),
-    Choice("02.8", "Twice the FLOP/s",
-           options={"a": "all of them, by a factor of two",
-                    "b": "those that were right of the old ridge; by the full factor only those that are right of the "
-                         "new one",
-                    "c": "those that were left of the old ridge, because they had been waiting",
-                    "d": "those right of the old ridge, all by a factor of two"},
-           right="b",
-           why={"a": "An operation that waits for memory still does: the bandwidth is the same.",
-                "c": "They wait for bytes, and the bytes do not come faster.",
-                "d": "The ridge has moved to the right. What about an operation that lies between the old one and the "
-                     "new one?"},
-           hints=("Draw both roofs: which part of the line has moved?",
-                  "An operation just right of the old ridge: how far may it rise before it meets the slanted line?")),
+    Parts("02.8", "Twice the FLOP/s", parts={
+        "which": Pick(
+            options={"a": "all of them, by a factor of two",
+                     "b": "those that were right of the old ridge; by the full factor only those that are right of the "
+                          "new one",
+                     "c": "those that were left of the old ridge, because they had been waiting",
+                     "d": "those right of the old ridge, all by a factor of two"},
+            right="b",
+            why={"a": "An operation that waits for memory still does: the bandwidth is the same.",
+                 "c": "They wait for bytes, and the bytes do not come faster.",
+                 "d": "The ridge has moved to the right. What about an operation that lies between the old one and the "
+                      "new one?"}),
+        **{f"{intensity} FLOPs a byte, ×": faster(intensity) for intensity in (120, 240, 480)},
+    }, hints=("Draw both roofs: which part of the line has moved?",
+              "An operation just right of the old ridge: how far may it rise before it meets the slanted line?",
+              "min(300, 2 · I) TFLOP/s before, min(600, 2 · I) after, for I FLOPs a byte.")),
 )

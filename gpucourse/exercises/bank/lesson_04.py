@@ -2,7 +2,7 @@
 
 from gpucourse.exercises.bank.precision_choices import BITS, CHOSEN, SITUATIONS
 from gpucourse.exercises.bank.precision_nan import loop, run_mended
-from gpucourse.exercises.bank.precision_roundings import ROUNDINGS, STOPS
+from gpucourse.exercises.bank.precision_roundings import ROUNDINGS, STOPS, vanishes
 from gpucourse.exercises.bank.precision_scaler import broken_scaler, run_loss_scaler
 from gpucourse.exercises.bank.precision_stochastic import (
     one_at_a_time,
@@ -12,7 +12,7 @@ from gpucourse.exercises.bank.precision_stochastic import (
     towards,
     uniform,
 )
-from gpucourse.exercises.kinds import Choice, Code, Guess, Parts
+from gpucourse.exercises.kinds import Code, Guess, Parts, Pick
 
 GUESSES = (
     Guess("04.g1", ("bf16", "bf16, fp32 master", "fp32"), "weights moved"),
@@ -86,16 +86,19 @@ EXERCISES = (
                  "stores. For the last, ask what emulated means for the time.",
                  "T4: its row ends in fp16, at 65 against 8.1. A100 by a setting: tf32, 156 against 19.5. Pure bf16: "
                  "four lists of two bytes, and a way to make small updates count.")),
-    Choice("04.8", "What was rounded away?",
-           options={"a": "the weights are stored in fp16 and no longer move",
-                    "b": "as the model improves, more of the gradient is below the smallest number of fp16 and becomes "
-                         "zero",
-                    "c": "the optimizer skips the steps in which a gradient overflows",
-                    "d": "the loss is a mean in fp16, and stands still at a tie"},
-           right="b",
-           why={"a": "Autocast stores fp32 weights: they take any update that arrives. What arrives?",
-                "c": "No gradient was infinite, so nothing was skipped.",
-                "d": "A loss that were rounded would still have a gradient; and it falls, only slowly."},
-           hints=("What does a scale of 1 mean for the small gradients?",
-                  "Look at the picture of ranges again. Which way does the histogram move as the model improves?")),
+    Parts("04.8", "What was rounded away?", parts={
+        "what": Pick(
+            options={"a": "the weights are stored in fp16 and no longer move",
+                     "b": "as the model improves, more of the gradient is below the smallest number of fp16 and "
+                          "becomes zero",
+                     "c": "the optimizer skips the steps in which a gradient overflows",
+                     "d": "the loss is a mean in fp16, and stands still at a tie"},
+            right="b",
+            why={"a": "Autocast stores fp32 weights: they take any update that arrives. What arrives?",
+                 "c": "No gradient was infinite, so nothing was skipped.",
+                 "d": "A loss that were rounded would still have a gradient; and it falls, only slowly."}),
+        "scale 1: p up to 2^": vanishes(0), "scale 2^10: p up to 2^": vanishes(10),
+    }, hints=("What does a scale of 1 mean for the small gradients?",
+              "Look at the picture of ranges again. Which way does the histogram move as the model improves?",
+              "The smallest number is 2⁻²⁴; half of it is a tie, and goes to zero. p · scale / 2048 is what is cast.")),
 )

@@ -3,10 +3,10 @@
 from gpucourse.exercises.bank.serving_admission import broken_admit, run_admit
 from gpucourse.exercises.bank.serving_attention import broken_attend, run_attend
 from gpucourse.exercises.bank.serving_blocks import broken_grow, run_grow
-from gpucourse.exercises.bank.serving_bytes import BYTES, WORK, least_ms
+from gpucourse.exercises.bank.serving_bytes import BYTES, FREED, WORK, least_ms
 from gpucourse.exercises.bank.serving_caps import example_load, fastest_cap, largest_cap
 from gpucourse.exercises.bank.serving_quantiser import broken_quantise, run_quantise
-from gpucourse.exercises.kinds import Choice, Code, Guess, Misconception, Number, Parts
+from gpucourse.exercises.kinds import Code, Guess, Misconception, Number, Parts, Pick
 from gpucourse.predict.admission import greedy, reserving
 from gpucourse.predict.paging import blocks_for
 
@@ -84,16 +84,19 @@ EXERCISES = (
                 "all others when one token is large?",
                 "amax over the last dimension only, kept as a dimension; 127; round(); a scale above 0, for padding.",
                 "scale = (x.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-12), then (x / scale).round().")),
-    Choice("06.8", "Refused at 29,000, running at 35,000",
-           options={"a": "a longer maximum makes the server choose a smaller format for keys and values",
-                    "b": "beyond a length the prompt is prefilled in pieces, so the activations to be kept free are "
-                         "smaller, and the cache gets what they leave",
-                    "c": "a longer maximum makes the blocks larger, so that fewer tokens are wasted",
-                    "d": "with a longer maximum fewer requests run at once, so each finds more of the cache"},
-           right="b",
-           why={"a": "The bytes a token follow from the model and the dtype, which did not change.",
-                "c": "Blocks stayed at 16 tokens, and a request wastes less than one of them.",
-                "d": "The refusal is about one request alone: does the whole cache hold it?"},
-           hints=("The cache gets what is left. Of what, after what is taken off?",
-                  "Weights do not depend on the maximum. The reserve is for the activations of the largest prefill.")),
+    Parts("06.8", "Refused at 29,000, running at 35,000", parts={
+        "why": Pick(
+            options={"a": "a longer maximum makes the server choose a smaller format for keys and values",
+                     "b": "beyond a length the prompt is prefilled in pieces, so the activations to be kept free are "
+                          "smaller, and the cache gets what they leave",
+                     "c": "a longer maximum makes the blocks larger, so that fewer tokens are wasted",
+                     "d": "with a longer maximum fewer requests run at once, so each finds more of the cache"},
+            right="b",
+            why={"a": "The bytes a token follow from the model and the dtype, which did not change.",
+                 "c": "Blocks stayed at 16 tokens, and a request wastes less than one of them.",
+                 "d": "The refusal is about one request alone: does the whole cache hold it?"}),
+        **FREED,
+    }, hints=("The cache gets what is left. Of what, after what is taken off?",
+              "Weights do not depend on the maximum. The reserve is for the activations of the largest prefill.",
+              "One request needs its tokens × 128 KiB. At 29,000 the cache had 2.89 GiB.")),
 )

@@ -4,7 +4,7 @@ import random
 
 from gpucourse.catalog.links import Link
 from gpucourse.exercises.expect import expect_at_most, expect_close, expect_equal
-from gpucourse.exercises.kinds import Choice, Code, Guess, Misconception, Number, Parts, Pick, Quantity
+from gpucourse.exercises.kinds import Code, Guess, Misconception, Number, Parts, Pick, Quantity
 from gpucourse.exercises.on_ranks import on_ranks
 from gpucourse.predict import link as cost
 
@@ -27,6 +27,18 @@ WHY_NOT = {
 
 def situation(name: str) -> Pick:
     return Pick(options={key: key for key in WHY_NOT}, right=SITUATIONS[name], why=WHY_NOT)
+
+
+# Eight switches of eight nodes; each node and each of a switch's four links upwards has 50 GB/s.
+NODES, UPWARDS, EACH = 8, 4, 50
+SHARED_LINKS = {
+    "all at once, GB/s a node": Quantity(expected=UPWARDS * EACH / NODES, unit="GB/s", within=0.01, misconceptions=(
+        Misconception(EACH, "That is a node's own link. How many nodes share how many links upwards?"),
+        Misconception(UPWARDS * EACH, "That is the links upwards together. Eight nodes send at once."),
+        Misconception(EACH / NODES, "There are four links upwards, not one."))),
+    "a ring in order, GB/s a node": Quantity(expected=EACH, unit="GB/s", within=0.01, misconceptions=(
+        Misconception(UPWARDS * EACH / NODES, "Of a switch's eight nodes, how many have their next one elsewhere?"),)),
+}
 
 
 def one_ring(function, seed: int):
@@ -206,7 +218,8 @@ EXERCISES = (
         "algorithm, GB/s": Quantity(
             expected=lambda: cost.algorithm_bandwidth(LOG_BYTES, LOG_SECONDS) / 1e9, unit="GB/s", within=1e-4,
             misconceptions=(Misconception(LOG_BYTES / LOG_SECONDS / 2**30,
-                                          "That is GiB/s: bandwidths are in powers of ten."),)),
+                                          "That is GiB/s: bandwidths are in powers of ten."),
+                            Misconception(LOG_BYTES / LOG_SECONDS / 1e9 * 14 / 8, "That is the bus bandwidth."))),
         "bus, GB/s": Quantity(
             expected=lambda: cost.bus_bandwidth("all-reduce", LOG_BYTES, LOG_SECONDS, LOG_RANKS) / 1e9, unit="GB/s",
             within=1e-4, misconceptions=(
@@ -250,16 +263,20 @@ EXERCISES = (
          hints=("After dist.reduce, what is in `loss` on rank 1? And what will rank 1 decide?",
                 "Every rank must hold the same number before it compares. Which collective leaves the sum everywhere?",
                 "Clone the loss, all_reduce the clone, divide by dist.get_world_size(), compare .item() with best.")),
-    Choice("09.7", "Two nodes are fast",
-           options={"a": "the same bus bandwidth is to be expected, since it does not depend on the number of ranks",
-                    "b": "it will be 32 times slower",
-                    "c": "little: two neighbours may share one switch, and 64 meet at links that two never load "
-                         "together",
-                    "d": "nothing at all, because two nodes use a tree and 64 use a ring"},
-           right="c",
-           why={"a": "It would not if every link were as free as the one between these two. Who shares a link then?",
-                "b": "A ring's bytes a rank hardly grow. What might slow it is not the count of ranks by itself.",
-                "d": "Libraries choose the method by size and ranks; a measurement is worth something under either."},
-           hints=("Draw eight switches with eight nodes each. Which links does a pair use, which do all pairs share?",
-                  "A fabric is characterised by loading it: all nodes at once, many placements.")),
+    Parts("09.7", "Two nodes are fast", parts={
+        "what": Pick(
+            options={"a": "the same bus bandwidth is to be expected, since it does not depend on the number of ranks",
+                     "b": "it will be 32 times slower",
+                     "c": "little: two neighbours may share one switch, and 64 meet at links that two never load "
+                          "together",
+                     "d": "nothing at all, because two nodes use a tree and 64 use a ring"},
+            right="c",
+            why={"a": "It would not if every link were as free as the one between these two. Who shares a link then?",
+                 "b": "A ring's bytes a rank hardly grow. What might slow it is not the count of ranks by itself.",
+                 "d": "Libraries choose the method by size and ranks; a measurement is worth something under either."}),
+        **SHARED_LINKS,
+    }, hints=("Draw eight switches with eight nodes each. Which links does a pair use, which do all pairs share?",
+              "A fabric is characterised by loading it: all nodes at once, many placements.",
+              "What leaves a switch goes over its links upwards: their GB/s together, divided by the nodes that send. "
+              "In a ring in order of the switches only one node of each sends to another switch.")),
 )

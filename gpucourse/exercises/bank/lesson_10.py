@@ -8,12 +8,13 @@ from gpucourse.exercises.bank import (
     data_parallel_uneven,
     data_parallel_unused,
 )
-from gpucourse.exercises.kinds import Choice, Code, Guess, Misconception, Parts, Quantity
+from gpucourse.exercises.kinds import Code, Guess, Misconception, Parts, Pick, Quantity
 from gpucourse.predict.link import scaling_efficiency
 
 GUESSES = (Guess("10.g1", ("one bucket", "eight buckets"), "ms"),)
 
 FEW, MANY = 128, 512
+SAMPLES = 1000
 RATES = {"1B": (44_123, 39_837), "7B": (10_475, 9_670), "70B": (1_058, 1_007)}  # tokens/s a GPU, case B05
 
 
@@ -26,6 +27,15 @@ def efficiency(name: str) -> Quantity:
         Misconception(many * MANY / (few * FEW) / MANY, "Divide the speed-up by how many times as many GPUs there "
                                                         "are."),
         Misconception(1 - many / few, "That is what was lost.")))
+
+
+def twice(ranks: int) -> Quantity:
+    """Samples of SAMPLES that a sampler repeats so that `ranks` ranks have equally many."""
+    each = -(-SAMPLES // ranks)
+    return Quantity(expected=each * ranks - SAMPLES, unit="samples", within=0, misconceptions=(
+        Misconception(each, "That is what each rank gets. How many are that together?"),
+        Misconception(SAMPLES % ranks or ranks, "That is what is left over when each rank gets as many as fit. The "
+                                                "sampler rounds up.")))
 
 
 def gained() -> float:
@@ -78,15 +88,18 @@ EXERCISES = (
     }, hints=("Weak scaling: each GPU has as much to do as before. What would its rate be without any loss?",
               "Efficiency: tokens/s a GPU on many, divided by that on few. For the last: what the whole gained, over "
               "what as many GPUs would do at the rate of few.")),
-    Choice("10.8", "The same model, another accuracy",
-           options={"a": "gradients are added in another order on 8 ranks, so the weights differ",
-                    "b": "the sampler repeats samples until all ranks have as many, and these count twice",
-                    "c": "dropout draws other masks on each rank",
-                    "d": "each rank has batch statistics of its own"},
-           right="b",
-           why={"a": "There is one file of weights, and nothing is trained here.",
-                "c": "In eval() dropout does nothing. It would also change from run to run.",
-                "d": "In eval() a batch norm uses the running statistics, which are in the file."},
-           hints=("What depends on the number of ranks in an evaluation without gradients?",
-                  "1,000 samples on 16 ranks: how many does each rank get?")),
+    Parts("10.8", "The same model, another accuracy", parts={
+        "why": Pick(
+            options={"a": "gradients are added in another order on 8 ranks, so the weights differ",
+                     "b": "the sampler repeats samples until all ranks have as many, and these count twice",
+                     "c": "dropout draws other masks on each rank",
+                     "d": "each rank has batch statistics of its own"},
+            right="b",
+            why={"a": "There is one file of weights, and nothing is trained here.",
+                 "c": "In eval() dropout does nothing. It would also change from run to run.",
+                 "d": "In eval() a batch norm uses the running statistics, which are in the file."}),
+        **{f"{ranks} ranks: counted twice": twice(ranks) for ranks in (8, 32, 48)},
+    }, hints=("What depends on the number of ranks in an evaluation without gradients?",
+              "1,000 samples on 32 ranks: how many does each rank get?",
+              "Each rank gets the same number of samples, rounded up; what is more than 1,000 is counted twice.")),
 )

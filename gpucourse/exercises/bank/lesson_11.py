@@ -18,13 +18,20 @@ def at_rest(stage: int) -> float:
     return sum(size / RANKS if place < stage else size for place, size in enumerate(parts))
 
 
+STAGES = ("nothing is divided", "the optimizer's state is divided, and nothing else", "the weights are whole",
+          "all is divided")
+FORGOTTEN = (
+    Misconception(WEIGHT, "That is the weights alone, and whole."),
+    Misconception(WEIGHT + GRADIENT, "Weights and gradients: what does AdamW keep?"),
+    Misconception(WEIGHT + GRADIENT + 8, "Moments are 8 bytes; what else is kept in fp32?"),
+    Misconception(WEIGHT + GRADIENT + 8 / RANKS, "The fp32 master copy belongs to the optimizer."),
+)
+
+
 def bytes_of(stage: int) -> Quantity:
-    wrong = {1: (Misconception((WEIGHT + GRADIENT + OPTIMIZER) / RANKS, "That is stage 3: stage 1 divides one thing."),
-                 Misconception(WEIGHT + GRADIENT + 8 / RANKS, "The fp32 master copy belongs to the optimizer.")),
-             2: (Misconception(WEIGHT + GRADIENT + OPTIMIZER / RANKS, "That is stage 1. What else is divided now?"),),
-             3: (Misconception(WEIGHT + (GRADIENT + OPTIMIZER) / RANKS, "That is stage 2: the weights are whole."),),
-             0: (Misconception(WEIGHT + GRADIENT + 8, "Moments are 8 bytes; what else is kept in fp32?"),)}
-    return Quantity(expected=lambda: at_rest(stage), unit="bytes", within=1e-3, misconceptions=wrong[stage])
+    others = (Misconception(at_rest(other), f"That is stage {other}: {does}.")
+              for other, does in enumerate(STAGES) if other != stage)
+    return Quantity(expected=lambda: at_rest(stage), unit="bytes", within=1e-3, misconceptions=(*others, *FORGOTTEN))
 
 
 def outside() -> int:
@@ -76,9 +83,13 @@ EXERCISES = (
     Parts("11.3", "The peak of a wrapping", parts={
         "by block, GB": Quantity(expected=lambda: gathered(2), unit="GB", within=0.002, misconceptions=(
             Misconception(lambda: gathered(1), "The next block is there already."),
+            Misconception(lambda: gathered(1, ends=False), "That is one block. The next one is there already, and what "
+                                                           "of the outer unit?"),
+            Misconception(lambda: gathered(2) / 2, "Those are the parameters: each has two bytes."),
             Misconception(lambda: gathered(2, ends=False), "The outer unit was gathered in forward. When is it freed?"),
             Misconception(lambda: 2 * gathered(2), "Gathered weights are bf16; fp32 are the shards."))),
         "one unit, GB": Quantity(expected=lambda: gathered(32), unit="GB", within=0.002, misconceptions=(
+            Misconception(lambda: gathered(32) / 2, "Those are the parameters: each has two bytes."),
             Misconception(lambda: gathered(32, ends=False), "Embedding and head are in the unit too."),
             Misconception(lambda: 2 * gathered(32), "Gathered weights are bf16; fp32 are the shards."))),
     }, hints=("List the units that are gathered at that moment, and count each at 2 bytes a parameter.",

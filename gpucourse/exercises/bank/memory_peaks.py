@@ -1,4 +1,4 @@
-"""Parts of 01.2 and the answer of 01.7: where the peak is, and the largest batch that fits."""
+"""Parts of 01.2, 01.7, 01.8: where the peak is, the largest batch that fits, and when autocast holds less."""
 
 from gpucourse.catalog import Job, shape
 from gpucourse.evidence import INSTANTS
@@ -35,3 +35,15 @@ ON_ONE = Job(seq=1024, precision="bf16-autocast", recompute="full", foreach=Fals
 
 def largest_batch(fits) -> int:
     return max(batch for batch in range(1, 200) if fits(memory(shape("gpt2-xl"), ON_ONE.but(micro_batch=batch))))
+
+
+def autocast_pays() -> int:
+    """Tokens of one sequence from which GPT-2 holds less for backward under bf16 autocast than in fp32."""
+    def held(tokens: int, precision: str) -> int:
+        return memory(shape("gpt2"), Job(1, tokens, precision=precision)).memory().at["forward"]["activations"]
+
+    few, many = 1, 1024  # at few it costs, at many it pays
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if held(middle, "bf16-autocast") < held(middle, "fp32") else (middle, many)
+    return many

@@ -1,4 +1,6 @@
-"""Parts of 04.1 and 04.2: what a value becomes in a format, and where a running sum stops."""
+"""Parts of 04.1, 04.2, 04.8: what a value becomes in a format, where a running sum stops, which gradients vanish."""
+
+import math
 
 from gpucourse.exercises.kinds import Misconception, Quantity
 from gpucourse.predict.formats import BF16, E2M1, E4M3, FP16, Format, rounded
@@ -84,3 +86,19 @@ STOPS = {
         Misconception(E4M3.largest, NOT_THE_LARGEST),
         Misconception(8, "The spacing at 8 is 1: adding 1 still moves the sum.")),
 }
+
+TOKENS = 2048
+
+
+def vanishes(scale: int) -> Quantity:
+    """The largest power of two p for which p · 2^scale / TOKENS is zero in fp16."""
+    def exponent(smallest: float) -> float:
+        return math.log2(smallest * TOKENS) - scale
+
+    return Quantity(expected=exponent(FP16.smallest / 2), unit="", within=0, misconceptions=(
+        Misconception(exponent(FP16.smallest), "That is where the smallest number itself is. What is more than half of "
+                                               "it is rounded up to it."),
+        Misconception(exponent(FP16.smallest_normal), "Below the smallest normal number there are the subnormal ones."),
+        Misconception(math.log2(FP16.smallest / 2) - scale, "That is the gradient. p is divided by the tokens first."),
+        *([Misconception(exponent(FP16.smallest / 2) + 2 * scale, "A scale makes the gradient larger before it is "
+                                                                  "cast: smaller p survive.")] if scale else [])))

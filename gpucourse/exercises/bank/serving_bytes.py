@@ -1,6 +1,6 @@
-"""Parts of 06.1 and 06.6: the bytes of a token, and the least time of a piece of work."""
+"""Parts of 06.1, 06.6, 06.8: the bytes of a token, the least time of a piece of work, what a cache must have gained."""
 
-from gpucourse.catalog import GiB, KiB, gpu, shape
+from gpucourse.catalog import GiB, KiB, gpu, published, shape
 from gpucourse.exercises.kinds import Misconception, Quantity
 from gpucourse.predict.kv_cache import kv_bytes_per_token
 from gpucourse.predict.parameters import parameters
@@ -36,6 +36,24 @@ BYTES = {
             Misconception(FIFTY / 50 / GiB, "That is one request."))),
 }
 MODEL, CARD = shape("llama-3.1-8b"), gpu("h100-sxm")
+CACHE = next(float(row["value"]) for row in published("serving")
+             if (row["case"], row["what"], row["quantity"]) == ("A16", "longest request 29000", "cache"))
+
+
+def request_gib(tokens: int) -> float:
+    return tokens * kv_bytes_per_token(MODEL) / GiB
+
+
+FREED = {
+    "one of 29,000, GiB": Quantity(expected=request_gib(29_000), unit="GiB", misconceptions=(
+        Misconception(CACHE, "That is what the cache had. What would one request have needed?"),
+        Misconception(request_gib(29_000) / 2, "Keys *and* values are kept."),
+        Misconception(request_gib(29_000) * 2**30 / 1e9, "That is GB: a GiB is 2³⁰ bytes."))),
+    "grown by at least, GiB": Quantity(expected=request_gib(45_000) - CACHE, unit="GiB", misconceptions=(
+        Misconception(request_gib(45_000), "That is the whole cache. How much of it was there at 29,000?"),
+        Misconception(request_gib(45_000) - request_gib(29_000), "At 29,000 the cache held less than one request: take "
+                                                                 "off what it had."))),
+}
 WORK = {  # prefill: tokens of one prompt; decode: requests, tokens that each holds
     "A": ("decode", 1, 1000), "B": ("prefill", 4000, 0), "C": ("decode", 64, 2000), "D": ("decode", 1000, 100),
     "E": ("decode", 1000, 2000), "F": ("prefill", 100, 0),

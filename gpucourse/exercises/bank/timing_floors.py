@@ -1,4 +1,4 @@
-"""Answers of 02.1 and 02.2: the rows at which a layer turns, and the highest floor of six operations."""
+"""Answers of 02.1, 02.2, 02.8: the rows at which a layer turns, the highest floor of six operations, a faster card."""
 
 from gpucourse.catalog import gpu
 from gpucourse.exercises.kinds import Misconception, Quantity
@@ -57,3 +57,14 @@ SIX = {
                                                                "of the values.")),
     "F": placed("F"),
 }
+
+OLD, NEW, MOVED = 300e12, 600e12, 2e12  # FLOP/s of two cards, bytes/s of both
+
+
+def faster(intensity: float) -> Quantity:
+    """How many times as fast an operation of so many FLOPs a byte is on the new card, at its floor."""
+    before, after = (min(peak, intensity * MOVED) for peak in (OLD, NEW))
+    slips = {1.0: "It was held up by compute before: left of a ridge, or right of it?",
+             2.0: "Where does it meet the slanted line? It has the same bytes to move as before."}
+    return Quantity(expected=after / before, unit="×", misconceptions=tuple(
+        Misconception(times, says) for times, says in slips.items() if times != after / before))
