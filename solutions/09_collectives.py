@@ -14,6 +14,7 @@
 # - read a run that hangs: which rank waits, in which call, for whom.
 
 # %%
+import math
 import time
 
 import torch
@@ -21,7 +22,7 @@ import torch.distributed as dist
 
 from gpucourse import check, compare, guess, hint, question, ranks, solution
 from gpucourse.catalog import GiB, KiB, MiB, bytes_text, published, seconds_text, shape
-from gpucourse.catalog.links import link
+from gpucourse.catalog.links import Link, link
 from gpucourse.evidence import column, columns_text
 from gpucourse.live.alpha_beta import residuals
 from gpucourse.predict import link as cost
@@ -99,7 +100,7 @@ print(columns_text(table))
 #
 # $$t = 2(n-1)\,\alpha + 2\,\frac{n-1}{n}\,S\,\beta .$$
 #
-# The first rules for small buffers, the second for large ones, and they are equal at $S = n\,\alpha/\beta$. A *tree* needs only about $2\log_2 n$ messages one after another; that is why libraries use trees for small buffers over many ranks and rings for large ones.
+# The first rules for small buffers, the second for large ones, and they are equal at $S = n\,\alpha/\beta$.
 
 # %% tags=["nbval-check-output"]
 here = link("0.4:1000")  # GB/s : µs
@@ -108,6 +109,30 @@ expected = {f"all-reduce of {name}": cost.seconds("all-reduce", size, 2, here) *
 turn = cost.half_size("all-reduce", 2, here)
 print(" · ".join(f"{name}: {ms:.2f} ms" for name, ms in expected.items()))
 print(f"latency and bandwidth take the same time at {turn / KiB:.0f} KiB")
+
+# %% [markdown]
+# ### A ring or a tree
+# A *tree* adds up towards its root and hands the sum back down: $2\lceil\log_2 n\rceil$ messages one after another instead of $2(n-1)$. With one tree half of the ranks would only ever send or receive; two trees, each for half of the buffer, with the inner ranks of one as leaves of the other, keep every link busy, and each rank sends $2S$ (Sanders, Speck and Träff, 2009). So
+#
+# $$t_\text{tree} = 2\lceil\log_2 n\rceil\,\alpha + 2\,S\,\beta .$$
+
+# %% tags=["nbval-check-output"]
+def tree_seconds(size: float, n: int, over: Link) -> float:
+    return 2 * math.ceil(math.log2(n)) * over.latency + 2 * size / over.bandwidth
+
+
+network, groups = link("ib-400"), (8, 64, 1024)
+table = [[f"{network.title}, ms", *(f"{n}, {way}" for n in groups for way in ("ring", "tree"))]]
+for size in (8 * KiB, 1 * MiB, 32 * MiB, GiB):
+    times = [f(n) for n in groups for f in (lambda n: cost.seconds("all-reduce", size, n, network),
+                                            lambda n: tree_seconds(size, n, network))]
+    table.append([bytes_text(size), *(f"{t * 1e3:.3g}" for t in times)])
+messages = network.latency * network.bandwidth
+meet = [bytes_text(n * (n - 1 - math.ceil(math.log2(n))) * messages) for n in groups]
+print(columns_text(table) + f"\nthe ring is the faster one from {', '.join(meet)} on; computed")
+
+# %% [markdown]
+# "Trees for small buffers, rings for large ones" is right and leaves out the size: where the two meet grows with the square of the ranks, since a ring over twice as many pays twice the messages and saves half as much. Among eight ranks the ring wins for a large bucket; among a thousand there is no bucket that is large enough. Libraries choose by this arithmetic, with numbers of their own for each link (NCCL prints its choice with `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`).
 
 # %% [markdown]
 # ## Measure
@@ -196,6 +221,43 @@ for size, seconds in (rows[0], rows[len(rows) // 2], rows[-1]):
     algorithm, bus = cost.algorithm_bandwidth(size, seconds), cost.bus_bandwidth("all-reduce", size, seconds, 8)
     table.append([bytes_text(size), seconds_text(seconds), f"{algorithm / 1e9:.3g}", f"{bus / 1e9:.3g}"])
 print(columns_text(table))
+
+# %% [markdown]
+# ### Before the first step
+# A training of a month is booked on the strength of two numbers from a brochure. They can be had in a minute, from the same fit: α from the small buffers, β from the large ones, each held against what was promised. Here the link is played twice, once as promised and once as delivered:
+
+# %% tags=["nbval-ignore-output"]
+def delivered(promised: Link, sizes: list[int], times: list[float]) -> list[str]:
+    """What a fit finds of a link, and whether it keeps 80 % of what was promised."""
+    found = cost.fit("all-reduce", 2, sizes, times)
+    kept = found.bandwidth >= 0.8 * promised.bandwidth and found.latency <= promised.latency / 0.8
+    return [f"{found.bandwidth / 1e9:.3f}", f"{found.latency * 1e6:.0f}", "yes" if kept else "no"]
+
+
+table = [["simulated, promised 0.4 GB/s and 1000 µs", "GB/s", "µs", "accepted"]]
+for played in ("0.4:1000", "0.25:1000", "0.4:1600"):
+    times = ranks.run(time_all_reduce, 2, sizes[::2], 5, link=played)[0]
+    table.append([f"a link of {played}", *delivered(here, sizes[::2], times)])
+print(columns_text(table))
+
+# %% [markdown]
+# One number alone would have accepted two of the three. On a cluster the program is nccl-tests, over all nodes at once, because what they share only shows when all use it (09.7); when the whole is slow, halves of it find the slow node in a few runs.
+#
+# ### What carries it
+# A slow link is often not slow but another one. NCCL takes the best way that it finds between two GPUs, and says which with `NCCL_DEBUG=INFO`, a line for each channel. Where something is missing, a driver module, a permission, a cable, it takes the next best and trains on.
+
+# %% tags=["nbval-check-output"]
+ways = [["the log says", "the bytes go", "to rule it in or out"],
+        ["via P2P/…", "from GPU to GPU, over NVLink or PCIe", "NCCL_P2P_DISABLE, NCCL_P2P_LEVEL"],
+        ["via SHM/…", "through the host's memory: no way from GPU to GPU", "NCCL_SHM_DISABLE"],
+        ["via NET/IB/…/GDRDMA", "from GPU to network card, by InfiniBand or RoCE", "NCCL_NET_GDR_LEVEL"],
+        ["via NET/IB/…", "through the host's memory to the card", "NCCL_IB_HCA, NCCL_IB_DISABLE"],
+        ["via NET/Socket/…", "through the kernel's TCP, whatever interface it took", "NCCL_SOCKET_IFNAME"]]
+print(columns_text(ways, left=3))
+print("\nNVIDIA, NCCL user guide, environment variables; lines as in NVIDIA/nccl#1189, #1412 and nccl-tests#166")
+
+# %% [markdown]
+# The variables are for finding out. One that is left in a script for ever hides the next fault, and the guide says so too: only those that describe the system belong there, such as the names of its interfaces.
 
 # %% [markdown]
 # ## Exercises
@@ -338,6 +400,29 @@ answer_7 = {"what": "c", "all at once, GB/s a node": 4 * 50 / 8, "a ring in orde
 
 # %% tags=["check"] exercise="09.7"
 check("09.7", answer_7)
+
+# %% [markdown]
+# ### 09.8 What carries it?
+# Lines from five runs on nodes of eight H100, with NVLink inside and an InfiniBand card of 400 Gbit/s for each GPU between them. What does each say?
+#
+# - **A** `Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM`
+# - **B** `Channel 09 : 6[6] -> 7[7] via SHM/direct/direct`
+# - **C** `Channel 14/0 : 15[7] -> 0[0] [send] via NET/Socket/0`
+# - **D** `Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3`
+# - **E** `Channel 01/0 : 3[3] -> 8[0] [send] via NET/IB/2/GDRDMA`
+#
+# `as it should be`, `no way from GPU to GPU`, `no way from GPU to network card`, `no InfiniBand`. And by bandwidth alone, how many ms does a ring over 16 GPUs take for 2 GiB in **E**, and in **C**, where the interface is that of the login network, with 10 Gbit/s?
+
+# %% tags=["stub"] exercise="09.8"
+answer_8 = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ..., "E, ms": ..., "C, ms": ...}
+
+# %% tags=["solution"] exercise="09.8"
+answer_8 = {"A": "as it should be", "B": "no way from GPU to GPU", "C": "no InfiniBand",
+            "D": "no way from GPU to network card", "E": "as it should be",
+            "E, ms": 2 * 15 / 16 * 2**31 / 50e9 * 1e3, "C, ms": 2 * 15 / 16 * 2**31 / 1.25e9 * 1e3}
+
+# %% tags=["check"] exercise="09.8"
+check("09.8", answer_8)
 
 # %% [markdown]
 # ## When it breaks

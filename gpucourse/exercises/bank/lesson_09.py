@@ -41,6 +41,35 @@ SHARED_LINKS = {
 }
 
 
+CARRIERS = {"A": "as it should be", "B": "no way from GPU to GPU", "C": "no InfiniBand",
+            "D": "no way from GPU to network card", "E": "as it should be"}
+NOT_CARRIED = {
+    "as it should be": "There is a better way on this machine: does the line name it to its end?",
+    "no way from GPU to GPU": "That would be a line between two GPUs of one node, through its shared memory.",
+    "no InfiniBand": "Then the line would name the kernel's sockets.",
+    "no way from GPU to network card": "That is a line between nodes that names the card and not the direct way to it.",
+}
+
+
+def carried(name: str) -> Pick:
+    return Pick(options={key: key for key in NOT_CARRIED}, right=CARRIERS[name], why=NOT_CARRIED)
+
+
+def two_gib(gb_per_s: float) -> float:
+    """ms of a ring over 16 ranks, by bandwidth alone."""
+    return cost.seconds("all-reduce", 2**31, 16, Link("", gb_per_s * 1e9, 0.0)) * 1e3
+
+
+TWO_GIB = {
+    "E, ms": Quantity(expected=lambda: two_gib(50), unit="ms", misconceptions=(
+        Misconception(lambda: two_gib(400), "400 Gbit/s are bits: a byte has eight."),
+        Misconception(lambda: two_gib(50) * 8 / 15, "That sends the buffer once. A ring sends 2(n − 1)/n of it."))),
+    "C, ms": Quantity(expected=lambda: two_gib(1.25), unit="ms", misconceptions=(
+        Misconception(lambda: two_gib(10), "10 Gbit/s are bits: a byte has eight."),
+        Misconception(lambda: two_gib(50), "That is the time over the card that it did not take."))),
+}
+
+
 def one_ring(function, seed: int):
     """On one rank: the learner's result, torch's, the bytes sent, the buffer's, other calls, and whether x changed."""
     import torch
@@ -279,4 +308,8 @@ EXERCISES = (
               "A fabric is characterised by loading it: all nodes at once, many placements.",
               "What leaves a switch goes over its links upwards: their GB/s together, divided by the nodes that send. "
               "In a ring in order of the switches only one node of each sends to another switch.")),
+    Parts("09.8", "What carries it?", parts={name: carried(name) for name in CARRIERS} | TWO_GIB,
+          hints=("For each: are the two GPUs in one node? Through which memory do the bytes go?",
+                 "The number in brackets is the GPU within its node. The last word of the line is the way.",
+                 "2 · 15/16 · 2³¹ bytes over 50 GB/s, and over 1.25.")),
 )
