@@ -224,18 +224,18 @@ print(columns_text(table))
 
 # %% [markdown]
 # ### Before the first step
-# A training of a month is booked on the strength of two numbers from a brochure. They can be had in a minute, from the same fit: α from the small buffers, β from the large ones, each held against what was promised. Here the link is played twice, once as promised and once as delivered:
+# A training of a month is booked on the strength of two numbers from a brochure. They can be had in a minute, from the same fit: α from the small buffers, β from the large ones, each held against what was promised. Here three links are played, one of them as promised:
 
 # %% tags=["nbval-ignore-output"]
 def delivered(promised: Link, sizes: list[int], times: list[float]) -> list[str]:
-    """What a fit finds of a link, and whether it keeps 80 % of what was promised."""
+    """What a fit finds of a link, and whether it keeps 80 % of the bandwidth and at most 1.5 times the latency."""
     found = cost.fit("all-reduce", 2, sizes, times)
-    kept = found.bandwidth >= 0.8 * promised.bandwidth and found.latency <= promised.latency / 0.8
+    kept = found.bandwidth >= 0.8 * promised.bandwidth and found.latency <= 1.5 * promised.latency
     return [f"{found.bandwidth / 1e9:.3f}", f"{found.latency * 1e6:.0f}", "yes" if kept else "no"]
 
 
 table = [["simulated, promised 0.4 GB/s and 1000 µs", "GB/s", "µs", "accepted"]]
-for played in ("0.4:1000", "0.25:1000", "0.4:1600"):
+for played in ("0.4:1000", "0.25:1000", "0.4:2500"):
     times = ranks.run(time_all_reduce, 2, sizes[::2], 5, link=played)[0]
     table.append([f"a link of {played}", *delivered(here, sizes[::2], times)])
 print(columns_text(table))
@@ -456,6 +456,7 @@ except ranks.RankError as error:
 # 2. A log shows half the algorithm bandwidth on 16 ranks that it showed on 2. Has anything become slower?
 # 3. Gradients are sent in buckets. What is wrong with very small ones, and with a single one?
 # 4. Two ranks wait in different calls. What kind of line in the code do you look for?
+# 5. Two nodes reach half of what was promised. Which two numbers do you fit, and which lines of a log do you read first?
 
 # %% [markdown]
 # ## Take away
