@@ -18,11 +18,13 @@ import statistics
 import time
 
 import torch
+import torch.distributed as dist
 
-from gpucourse import check, compare, guess, hint, measure, question, solution
+from gpucourse import check, compare, guess, hint, measure, question, ranks, solution
 from gpucourse.catalog import GiB, gpu, pick, seconds_text
 from gpucourse.course.doctor import card
 from gpucourse.evidence import column, columns_text
+from gpucourse.predict.link import fit
 
 # %% tags=["parameters"]
 profile: str = "auto"  # auto, smoke, lab or full
@@ -112,6 +114,28 @@ print(f"{h100.title}: {h100.memory_gb} · 10⁹ bytes would be {h100.memory_gb *
 # %% tags=["nbval-ignore-output"]
 rates = measure.ceilings()
 rates
+
+# %% [markdown]
+# One rate is left: how fast two processes agree on a sum, which is what training on several GPUs does after every step. `ranks.run` starts a function of this notebook on two processes and brings back what each returns. Two figures describe it, what a message costs however short it is, and what a byte costs; lesson 09 takes them apart.
+
+# %% tags=["nbval-ignore-output"]
+sizes = [2**12, 2**16, 2**20, 2**24]  # bytes
+
+
+def agree(repeats: int) -> list[float]:
+    """Seconds of an all-reduce of each size, the least of several."""
+    def once(x: torch.Tensor) -> float:
+        dist.barrier()
+        return seconds(lambda: dist.all_reduce(x) or x.sum().item())  # .item() waits
+
+    tensors = [torch.ones(size // 4, device=ranks.device()) for size in sizes]
+    return [min(once(x) for _ in range(repeats)) for x in tensors]
+
+
+with measure.quiet():
+    between = fit("all-reduce", 2, sizes, ranks.run(agree, 2, 9)[0])
+print(f"between two processes: {seconds_text(between.latency)} a message, {between.bandwidth / 1e9:.2g} GB/s, "
+      f"measured on {measure.device().label}")
 
 # %% [markdown]
 # And the machine itself, as `gpucourse doctor` shows it: what there is, what each lesson will run on, what is missing and how to get it.
