@@ -14,7 +14,9 @@
 # - read a run that hangs: which rank waits, in which call, for whom.
 
 # %%
+import contextlib
 import math
+import tempfile
 import time
 
 import torch
@@ -244,7 +246,15 @@ for played in ("0.4:1000", "0.25:1000", "0.4:2500"):
 print(columns_text(table))
 
 # %% [markdown]
-# One number alone would have accepted two of the three. On a cluster the program is nccl-tests, over all nodes at once, because what they share only shows when all use it (09.7); when the whole is slow, halves of it find the slow node in a few runs.
+# One number alone would have accepted two of the three. On a cluster the program is nccl-tests, over all nodes at once, because what they share only shows when all use it (09.7); when the whole is slow, halves of it find the slow node in a few runs. The function of this notebook does as well. `ranks.run` stays on one machine; `ranks.script` writes the function, and what it uses, into a file, and gives the line that starts it on several:
+
+# %% tags=["nbval-check-output"]
+with contextlib.chdir(tempfile.mkdtemp()):  # of your own you keep the file, in a folder that all nodes see
+    made = ranks.script(time_all_reduce, 16, nodes=2, args=(sizes, 7))
+print("by hand, on each node:", made.torchrun, "\nunder Slurm:", made.srun, sep="\n")
+
+# %% [markdown]
+# `torchrun` starts the ranks of one node and tells each its number; what differs between the nodes is the node's own number, and what they share is the address of the first.
 #
 # ### What carries it
 # A slow link is often not slow but another one. NCCL takes the best way that it finds between two GPUs, and says which with `NCCL_DEBUG=INFO`, a line for each channel. Where something is missing, a driver module, a permission, a cable, it takes the next best and trains on.

@@ -69,6 +69,15 @@ def test_the_lines_for_several_nodes():
         "--master-addr $(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1) --master-port 29500 f.py'")
 
 
+def test_the_page_on_clusters_has_these_lines(tmp_path, monkeypatch):
+    from gpucourse.settings import ROOT
+
+    monkeypatch.chdir(tmp_path)
+    made = ranks.script(countdown, 16, nodes=2, args=(1,), path="sizes.py")
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8").splitlines()
+    assert made.torchrun in page and made.srun in page
+
+
 def test_a_script_may_be_written_again_and_nothing_else_overwritten(tmp_path):
     ranks.script(countdown, 1, args=(1,), path=tmp_path / "a.py")
     ranks.script(countdown, 1, args=(2,), path=tmp_path / "a.py")
