@@ -61,7 +61,7 @@ def result_lines(result: Result) -> Lines:
         width = max((len(mark.what) for mark in result.marks if mark.ok and mark.seen), default=0)
         said: dict[str, str] = {}
         for mark in result.marks:
-            same = f" (as for {said[mark.note]})" if mark.note in said else ""
+            same = f" (as for {shortly(said[mark.note], mark.what)})" if mark.note in said else ""
             same = same if len(same) < len(mark.note) else ""  # a short note is said again
             below.append((0, mark_line(mark, width) + same))
             if mark.note and not same:
@@ -72,6 +72,12 @@ def result_lines(result: Result) -> Lines:
     if result.hints and result.state in ("wrong", "not attempted"):
         below.append((0, hints_line(result)))
     return Lines(result.id, first_line(result), tuple(below))
+
+
+def shortly(earlier: str, what: str) -> str:
+    """`table 1` for `table 1: the first of all`, said of `table 2: the first of all`."""
+    (case, _, thing), (_, _, same) = earlier.partition(": "), what.partition(": ")
+    return case if thing and thing == same else earlier
 
 
 def first_line(result: Result) -> str:

@@ -176,6 +176,17 @@ def test_what_is_wrong_twice_in_the_same_way_is_explained_once():
     assert said.count(note) == 1 and "model 2: 9 (as for model 1)" in said and "model 1: 9\n" in said
 
 
+def test_the_same_part_of_another_case_is_named_by_the_case():
+    marks = tuple(Mark(f"{case}: the peak", ok=False, note="Count the logits as well.") for case in ("one", "two"))
+    said = str(result_lines(Result("98.4", "wrong", marks=marks)))
+    assert "two: the peak (as for one)\n" in f"{said}\n"
+
+
+def test_a_note_shorter_than_its_reference_is_said_again():
+    marks = tuple(Mark(what, ok=False, note="Too low.") for what in ("stage 0", "stage 2"))
+    assert str(result_lines(Result("98.4", "wrong", marks=marks))).count("Too low.") == 2
+
+
 def test_text_of_the_learner_is_escaped_in_html():
     assert "<img" not in result_lines(examine("98.1", "<img src=x>"))._repr_html_()
 
