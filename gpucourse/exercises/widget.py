@@ -71,8 +71,9 @@ def show_form(exercise: Choice | Number | Parts, given: Any) -> None:
 
 def field(label: str, part: Quantity | Pick) -> dict[str, Any]:
     if isinstance(part, Pick):
-        return {"label": label, "unit": "", "options": list(part.options.items())}
-    return {"label": label, "unit": part.unit, "options": []}
+        options = [[key, text if text != key else ""] for key, text in part.options.items()]
+        return {"label": label, "unit": "", "options": options}
+    return {"label": label, "unit": "" if label.endswith(part.unit) else part.unit, "options": []}
 
 
 def value_typed(part: Quantity | Pick, text: str) -> Any:
