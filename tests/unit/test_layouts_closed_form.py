@@ -29,9 +29,10 @@ def slack(model, job) -> int:
 
 @pytest.mark.parametrize("layout", (FSDP, UNEVEN), ids=str)
 @pytest.mark.parametrize("job", (Job(2, 64), Job(1, 4, precision="bf16-autocast"),
+                                 Job(1, 16, precision="bf16-autocast"),
                                  Job(1, 16, precision="bf16", recompute="full", accumulate=2),
                                  Job(2, 16, precision="bf16-autocast", recompute="op", chunked_loss=3)), ids=str)
-@pytest.mark.parametrize("name", ("llama", "gpt"))
+@pytest.mark.parametrize("name", SHAPES)
 def test_every_instant_of_sharded_weights_equals_the_dry_run(name, job, layout):
     job = job.but(layout=layout)
     computed, dry = predict.memory(SHAPES[name], job), dryrun.memory(SHAPES[name], job)

@@ -62,8 +62,8 @@ def test_every_instant_of_a_gpt_and_a_llama_step():
                 assert abs(computed.total(instant) - dry.total(instant)) <= SCALARS, (shape.name, recompute, instant)
 
 
-@pytest.mark.parametrize("job", (Job(2, 128), Job(2, 100, "bf16", recompute="full"), Job(1, 128, "bf16-autocast")),
-                         ids=str)
+@pytest.mark.parametrize("job", (Job(2, 128), Job(2, 100, "bf16", recompute="full"), Job(1, 128, "bf16-autocast"),
+                                 Job(1, 16, "bf16")), ids=str)
 @pytest.mark.parametrize("parts", (dict(head_dim=32), dict(head_dim=12, tied=True), dict(qkv_bias=True),
                                    dict(qk_norm=True), dict(head_dim=24, qk_norm=True, qkv_bias=True)), ids=str)
 def test_every_instant_with_other_heads_biases_and_norms(parts, job):
