@@ -9,6 +9,7 @@ from gpucourse.catalog.links import Link
 from gpucourse.catalog.shapes import Shape
 from gpucourse.predict import traffic
 from gpucourse.predict.parameters import parameters
+from gpucourse.predict.pipeline import of_schedule, played
 from gpucourse.predict.traffic import Transfer
 
 
@@ -40,11 +41,16 @@ def stage_layers(shape: Shape, layout: Layout) -> int:
     return -(-shape.layers // layout.pp)
 
 
+def outside_of_blocks(shape: Shape, layout: Layout) -> int:
+    """Parameters of the fullest rank that belong to no block, before they are divided."""
+    count = parameters(shape)
+    ends = (count.embedding + count.positions, count.final_norm + (count.head or count.embedding))
+    return count.total - count.blocks if layout.pp == 1 else max(ends)
+
+
 def stage_elements(shape: Shape, layout: Layout) -> tuple[int, int]:
     """Parameters of the fullest rank before they are sharded: those that all replicas hold, and its experts'."""
-    count, layers = parameters(shape), stage_layers(shape, layout)
-    ends = (count.embedding + count.positions, count.final_norm + (count.head or count.embedding))
-    outside = count.total - count.blocks if layout.pp == 1 else max(ends)
+    count, layers, outside = parameters(shape), stage_layers(shape, layout), outside_of_blocks(shape, layout)
     experts = 0
     if shape.experts:
         expert = (count.mlp - shape.hidden * shape.experts.count) // (shape.experts.count + shape.experts.shared)
@@ -55,6 +61,8 @@ def stage_elements(shape: Shape, layout: Layout) -> tuple[int, int]:
 
 def _data(shape: Shape, job: Job) -> list[Transfer]:
     layout, widths = job.layout, job.bytes
+    if layout.staged:
+        return _staged(shape, job)
     weight = widths.compute if layout.shard == "zero3" else widths.weights
     units, gathers = stage_layers(shape, layout) + 1, 1 if layout.reshard == "never" else 2
     common, experts = stage_elements(shape, layout)
@@ -65,6 +73,33 @@ def _data(shape: Shape, job: Job) -> list[Transfer]:
     if layout.reduce == "always":
         return found
     return [replace(t, calls=t.calls // job.accumulate) if t.collective == "reduce-scatter" else t for t in found]
+
+
+def _staged(shape: Shape, job: Job) -> list[Transfer]:
+    """Sharded weights in a pipeline: blocks are gathered as often as they have been given back, all else once; and
+    gradients are shared out when all backwards are over, so that none is left to hide it (predict/staged.py)."""
+    layout, widths, layers = job.layout, job.bytes, stage_layers(shape, job.layout)
+    (common, experts), ends = stage_elements(shape, layout), outside_of_blocks(shape, layout) // layout.tp
+    often = {play: round(layers * times) for play, times in gathers(job).items()}
+    found = [Transfer("data", "all-gather", layout.replicas, widths.compute * ends, 1, "forward"),
+             Transfer("data", "reduce-scatter", layout.replicas, widths.gradients * ends, 1)]
+    for elements, ranks in ((common - ends, layout.replicas), (experts, layout.replicas // layout.ep)):
+        each = elements / layers
+        found += [Transfer("data", "all-gather", ranks, widths.compute * each, calls, behind)
+                  for behind, calls in often.items() if calls and each]
+        found += [Transfer("data", "reduce-scatter", ranks, widths.gradients * each, layers)] if each else []
+    return found
+
+
+def gathers(job: Job) -> dict[str, float]:
+    """How often a block of the first pipeline rank is gathered in the forwards of a step, and in its backwards."""
+    plays = list(played(*of_schedule(job), 0))
+    if job.layout.reshard == "never":
+        again = [now.kind for now in plays if not now.after]
+    else:
+        again = [now.kind for now in plays if now.after != "B"]
+    stages = len({now.stage for now in plays})
+    return {"forward": again.count("F") / stages, "backward": again.count("B") / stages}
 
 
 def _tensor(shape: Shape, job: Job) -> list[Transfer]:

@@ -9,29 +9,42 @@ from gpucourse.predict.schedules import schedule
 
 
 class Situation(NamedTuple):
-    """A forward or backward at a stage. began: a backward ran before. others: micro-batches in flight, by stage."""
+    """A forward or backward at a stage. began: a backward ran before. after: what the stage did last, F, B or nothing.
+
+    others: micro-batches in flight, by stage. last: what the rank's other stages did last, of those that did something.
+    """
 
     kind: str
     stage: int
     began: bool
+    after: str
     others: tuple[tuple[int, int], ...]
+    last: tuple[tuple[int, str], ...]
 
 
 def situations(job: Job, rank: int) -> frozenset[Situation]:
     """Of each kind the one with most in flight; job.accumulate is the number of micro-batches."""
+    return _situations(*of_schedule(job), rank)
+
+
+def of_schedule(job: Job) -> tuple[str, int, int, int]:
     layout = job.layout
-    return _situations(layout.schedule, layout.pp, job.accumulate, layout.chunks, rank)
+    return layout.schedule, layout.pp, job.accumulate, layout.chunks
 
 
 @cache
 def _situations(name: str, ranks: int, micro_batches: int, chunks: int, rank: int) -> frozenset[Situation]:
-    actions = schedule(name, ranks, micro_batches, chunks if chunks > 1 else 0).actions[rank]
     most: dict[tuple, Situation] = {}
-    for at in _played(actions):
-        before = most.get(at[:3])
+    for at in played(name, ranks, micro_batches, chunks, rank):
+        before = most.get(at[:4])
         if before is None or in_flight(at) > in_flight(before):
-            most[at[:3]] = at
+            most[at[:4]] = at
     return frozenset(most.values())
+
+
+def played(name: str, ranks: int, micro_batches: int, chunks: int, rank: int) -> Iterator[Situation]:
+    """All of them in order."""
+    return _played(schedule(name, ranks, micro_batches, chunks if chunks > 1 else 0).actions[rank])
 
 
 def in_flight(at: Situation) -> int:
@@ -41,11 +54,15 @@ def in_flight(at: Situation) -> int:
 def _played(actions) -> Iterator[Situation]:
     """In order; a micro-batch is in flight from its forward to its whole backward, or to its weights' half."""
     flying: dict[int, int] = {}
+    last: dict[int, str] = {}
     began = False
     for kind, stage, _ in actions:
         own = 0 if kind == "F" else 1
         others = {s: count - (own if s == stage else 0) for s, count in flying.items()}
         if kind != "W":
-            yield Situation("F" if kind == "F" else "B", stage, began, tuple((s, c) for s, c in others.items() if c))
+            play = "F" if kind == "F" else "B"
+            yield Situation(play, stage, began, last.get(stage, ""), tuple((s, c) for s, c in others.items() if c),
+                            tuple((s, did) for s, did in last.items() if s != stage))
+            last[stage] = play
         flying[stage] = flying.get(stage, 0) + {"F": 1, "B": -1, "W": -1, "I": 0}[kind]
         began = began or kind in "BI"

@@ -23,6 +23,8 @@ KINDS = {
     "FSDP × TP": lambda draw: Layout(dp=2, shard="zero3", tp=2),
     "FSDP × TP+SP": lambda draw: Layout(dp=4, shard="zero3", tp=2, sequence_parallel=True,
                                         vocab_parallel_loss=draw.random() < 0.5),
+    "FSDP × PP": lambda draw: Layout(dp=2, shard="zero3", pp=2, schedule=draw.choice(("gpipe", "1f1b")),
+                                     reshard=draw.choice(("always", "never"))),
     "TP × PP": lambda draw: Layout(tp=2, sequence_parallel=draw.random() < 0.5, pp=2),
 }
 
