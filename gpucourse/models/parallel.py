@@ -23,6 +23,8 @@ from torch.distributed.tensor.parallel import (
 from gpucourse.catalog import Job, Layout, Shape
 from gpucourse.catalog.divides import must_divide
 from gpucourse.catalog.stages import Part
+from gpucourse.models.divided_lora import by_inputs, by_outputs
+from gpucourse.models.lora import Adapted
 from gpucourse.models.training import LOW, network
 from gpucourse.models.transformer import Transformer
 
@@ -57,10 +59,13 @@ def shard(model: Transformer, job: Job, ranks: DeviceMesh) -> None:
 
 def divide(model: Transformer, layout: Layout, ranks: DeviceMesh) -> None:
     between = Shard(1) if layout.sequence_parallel else Replicate()  # the residual stream [B, T, H]
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     parallelize_module(model, ranks, ends(model, layout, between))
     for block in model.blocks:
         parallelize_module(block, ranks, of_block(block, layout, between))
     model.tie()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)  # SequenceParallel makes a norm's anew
 
 
 def ends(model: Transformer, layout: Layout, between) -> dict:
@@ -78,15 +83,15 @@ def ends(model: Transformer, layout: Layout, between) -> dict:
 def of_block(block: nn.Module, layout: Layout, between) -> dict:
     begins = PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
     attention_begins = PrepareModuleInput(input_layouts=(between, None), desired_input_layouts=(Replicate(), None))
-    plan = {"attention": attention_begins, "mlp": begins}
+    plan, adapted = {"attention": attention_begins, "mlp": begins}, isinstance(block.attention.q, Adapted)
     for module in ("attention.q", "attention.k", "attention.v", "mlp.gate", "mlp.up"):
         if module != "mlp.gate" or hasattr(block.mlp, "gate"):
-            plan[module] = ColwiseParallel()
+            plan |= by_outputs(module) if adapted else {module: ColwiseParallel()}
     if block.attention.q_norm is not None:  # a rank's heads lie along dimension 2 of [B, T, A/t, D]
         plan |= dict.fromkeys(("attention.q_norm", "attention.k_norm"),
                               SequenceParallel(sequence_dim=2, use_local_output=True))
     for module in ("attention.out", "mlp.down"):
-        plan[module] = RowwiseParallel(output_layouts=between)
+        plan |= by_inputs(module, between) if adapted else {module: RowwiseParallel(output_layouts=between)}
     if layout.sequence_parallel:
         plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
     return plan

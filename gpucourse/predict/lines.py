@@ -111,7 +111,7 @@ def temporaries(step: Step) -> str:
     if step.job.offload:
         return ""
     if step.job.optimizer != "adamw" or step.job.fused:
-        return f"tables' gradients summed over the ranks, {step.bytes.gradients} × {at.summed_in_step(step):,}"
+        return f"gradients summed over the ranks, {step.bytes.gradients} × {at.summed_in_step(step):,}"
     if step.job.foreach:
         return f"one list for all tensors, {width} × {at.temporaries(step) // width:,}"
     return f"two for a tensor and one of the tensor before, {width} × {at.largest_pair(step):,}"

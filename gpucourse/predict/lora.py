@@ -28,7 +28,7 @@ def adapted(ops: Iterable[Op], given: Mapping[str, Size], precision: Precision) 
         cast = weight and x == f"{op.name} input as 16-bit"
         source = made[x].uses[0] if cast else x
         saved = "" if cast else op.keeps[0]
-        (inner, outer), base = (_width(sizes[name]) for name in (saved or source, op.out)), f"{op.name}, frozen"
+        (inner, outer), base = (_width(sizes[name]) for name in (saved or x, op.out)), f"{op.name}, frozen"
         narrow = (x,) if cast else ()
         found += [
             replace(op, name=base, out=base, gradient=NOTHING, keeps=tuple(weight), ends=(*narrow, *weight)),

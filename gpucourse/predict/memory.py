@@ -106,8 +106,7 @@ def check(shape: Shape, job: Job) -> None:
     if lacking:
         raise BadInput(f"{shape.name} has {', '.join(lacking)}: its memory is not predicted yet; use a GPT-2 or Llama "
                        "style shape")
-    unlike = ("experts" if shape.experts or shape.latent else "tensor parallelism" if job.layout.tp > 1 else
-              "chunked-loss" if job.chunked_loss else "")
+    unlike = "experts" if shape.experts or shape.latent else "chunked-loss" if job.chunked_loss else ""
     if job.lora and unlike:
         raise BadInput(f"the memory of lora with {unlike} is not predicted yet; leave it out")
 

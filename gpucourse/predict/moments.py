@@ -241,7 +241,8 @@ def temporaries(step: Step) -> int:
         return step.bytes.gradients * summed_in_step(step)
     if job.foreach:
         apart = step.undivided_elements  # a list holds tensors of one mesh: those that are not divided have their own
-        return width * max(step.all_elements("optimizer") - apart, apart)
+        # the square of a gradient takes it twice, and each time it is summed over the ranks
+        return width * max(step.all_elements("optimizer") - apart, apart, 2 * summed_in_step(step))
     return width * largest_pair(step)
 
 
@@ -249,7 +250,9 @@ def summed_in_step(step: Step) -> int:
     """Elements of the gradients that the optimizer itself has tensor-parallel ranks sum and divide."""
     if step.axes.tp == 1 or step.sharded:
         return 0
-    own = step.all
+    own = step.all_trained
+    if step.job.lora:  # of a matrix's two adapters, the one that every rank has all of
+        return len(step.rank.layers) * len(own.block) // 2 * step.job.lora * step.shape.hidden
     return count(() if own.is_tied else own.embedding) + count(own.positions if step.axes.sequence else ())
 
 

@@ -38,12 +38,12 @@ def head(shape: Shape, precision: Precision, axes: Axes = WHOLE, widened: bool =
     spread = axes.tp > 1 and not axes.loss  # each rank multiplies its part of the vocabulary, then all are gathered
     made, vocab = ("logits/t" if spread else "logits"), ("V" if spread else axes.part("V"))
     begin, x, saved = enter(precision, axes, "head input", "final norm")
+    ends = ("final norm", "head input")  # the head's caller holds its input until all of it has returned
     ops = [*norm(shape, precision, axes, "final norm", STREAM), *begin,
-           *linear(precision, made, x, "h", axes.part("V"), bias=False, saved=saved,
-                    ends=("final norm", "head input"))]
+           *linear(precision, made, x, "h", axes.part("V"), bias=False, saved=saved, ends=() if spread else ends)]
     if spread:
         whole = size("n V", precision.compute)
-        ops.append(Op("logits", "logits", whole, uses=(made,), forward_work=whole, ends=(made,)))
+        ops.append(Op("logits", "logits", whole, uses=(made,), forward_work=whole, ends=(made, *ends)))
     given, width, loss = "logits", 4 if precision.autocast or widened else precision.weights, []
     if width != precision.compute:
         given = WIDE_LOGITS

@@ -199,8 +199,8 @@ class Step:
         """Elements of optimizer state of the tensors that tensor parallelism leaves whole."""
         if self.axes.tp == 1 or self.axes.sequence:
             return 0
-        blocks = self.all.undivided * len(self.rank.layers)
-        return self.elements("optimizer", self.all.positions + self.all.final_norm + blocks)
+        of = self.all_trained
+        return self.elements("optimizer", of.positions + of.final_norm + of.undivided * len(self.rank.layers))
 
     def elements(self, kind: str, part: tuple[Tensor, ...], times: int = 1, ways: int = 0) -> int:
         """Elements that this rank keeps of a part's weights, gradients or optimizer state.
