@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from gpucourse.catalog.cluster import Cluster
-from gpucourse.catalog.jobs import Job, recompute_every
+from gpucourse.catalog.jobs import Job, recompute_of_layers
 from gpucourse.catalog.layouts import Layout
 from gpucourse.catalog.links import Link
 from gpucourse.catalog.shapes import Shape
@@ -16,7 +16,10 @@ from gpucourse.predict.traffic import Transfer
 def step_traffic(shape: Shape, job: Job) -> list[Transfer]:
     """Every collective of one optimizer step, of the rank with the most parameters.
 
-    Left out: the embedding's one collective a pass, the loss's few numbers, the norms' gradients.
+    Where a layer runs again in backward, `op` and `op-2` included, so do its collectives: the results that are kept are
+    those of products and of attention. Only what comes after the last tensor that backward needs, a layer's last sum
+    over the tensor-parallel ranks, does not. Left out: the embedding's one collective a pass, the loss's few numbers,
+    the norms' gradients.
     """
     layout = job.layout
     found = [*_data(shape, job), *_tensor(shape, job), *_context(shape, job), *_expert(shape, job),
@@ -103,14 +106,19 @@ def gathers(job: Job) -> dict[str, float]:
 
 
 def _tensor(shape: Shape, job: Job) -> list[Transfer]:
-    """Four collectives a layer; and without a vocabulary-parallel loss, the logits gathered for it."""
+    """Four collectives a layer; and without a vocabulary-parallel loss, the logits gathered for it.
+
+    Of a layer's two sums forward, the second is not repeated: each of its gathers is needed for what follows it.
+    """
     layout, width = job.layout, job.bytes.compute
     if layout.tp == 1:
         return []
     tokens, layers = job.tokens // layout.cp, stage_layers(shape, layout)
     layered = traffic.tensor_parallel(shape, tokens, layout.tp, layout.sequence_parallel, layers, job.accumulate, width)
     logits = Transfer("tensor", "all-gather", layout.tp, width * tokens * shape.vocab, job.accumulate)
-    return _again(layered, job) + ([] if layout.vocab_parallel_loss else [logits])
+    repeated = {"all-reduce": 1 / 4, "reduce-scatter": 1 / 4, "all-gather": 2 / 4}
+    layered = [more for t in layered for more in _again([t], shape, job, repeated[t.collective])]
+    return layered + ([] if layout.vocab_parallel_loss else [logits])
 
 
 def _context(shape: Shape, job: Job) -> list[Transfer]:
@@ -121,7 +129,7 @@ def _context(shape: Shape, job: Job) -> list[Transfer]:
     forward, backward = traffic.ring_attention(shape, job.micro_batch, job.seq, layout.cp, job.accumulate,
                                                job.bytes.compute)
     share = stage_layers(shape, layout) / shape.layers
-    repeated = 1 + recomputed_share(job)
+    repeated = 1 + (1 if job.recompute == "attention" else recomputed_share(shape, job))
     return [replace(t, size=t.size / layout.tp, calls=round(t.calls * share * times))
             for t, times in ((forward, repeated), (backward, 1))]
 
@@ -133,7 +141,7 @@ def _expert(shape: Shape, job: Job) -> list[Transfer]:
     tokens = job.tokens // (layout.cp * (layout.tp if layout.sequence_parallel else 1))
     swaps = traffic.expert_parallel(shape, tokens, layout.ep, job.accumulate, job.bytes.compute)
     share = stage_layers(shape, layout) / shape.layers
-    return _again([replace(t, calls=round(t.calls * share)) for t in swaps], job)
+    return _again([replace(t, calls=round(t.calls * share)) for t in swaps], shape, job, 2 / 4)
 
 
 def _pipeline(shape: Shape, job: Job) -> list[Transfer]:
@@ -144,13 +152,13 @@ def _pipeline(shape: Shape, job: Job) -> list[Transfer]:
     return traffic.pipeline(shape, tokens, layout.pp, job.accumulate, layout.chunks, job.bytes.compute)
 
 
-def _again(transfers: list[Transfer], job: Job) -> list[Transfer]:
-    """A layer that is recomputed repeats the collectives of its forward, half of them."""
-    share = recomputed_share(job)
-    return [replace(t, calls=round(t.calls * (1 + share / 2))) for t in transfers] if share else transfers
+def _again(transfers: list[Transfer], shape: Shape, job: Job, repeated: float) -> list[Transfer]:
+    """With what recomputed layers repeat: this part of a layer's collectives of forward and backward."""
+    share = recomputed_share(shape, job)
+    return [replace(t, calls=round(t.calls * (1 + share * repeated))) for t in transfers] if share else transfers
 
 
-def recomputed_share(job: Job) -> float:
+def recomputed_share(shape: Shape, job: Job) -> float:
     """The share of the layers whose forward runs again in backward."""
-    every = recompute_every(job.recompute)
-    return 1 / every if every else 0.0
+    words = recompute_of_layers(job.recompute, shape.layers)
+    return sum(word not in ("none", "attention") for word in words) / shape.layers
