@@ -33,10 +33,12 @@ class Block:
 class Head:
     """Highest moments of the head proper (norm, output matrix) and of the loss, which comes after the model.
 
-    keeps_stream: whether the last block's output is still needed once the model has returned.
+    keeps_stream: whether the last block's output is still needed once the model has returned. returned: what the head
+    proper keeps, and the gradient of what the model has returned.
     """
 
     kept: Size
+    returned: Size
     keeps_stream: bool
     forward: High
     loss_forward: High
@@ -118,4 +120,5 @@ def head(shape: Shape, precision: Precision, axes: Axes, tokens: int, widened: b
              for high in tape.forward(model + loss, dims, kept)]
     forward, loss_forward = apart(highs, in_forward)
     backward, loss_backward = apart(tape.backward(model + loss, dims, given, again), of_loss)
-    return Head(kept_size, keeps_stream, forward, loss_forward, loss_backward, backward)
+    returned = tape.size_of(model, tape.kept(model), given) + model[-1].size
+    return Head(kept_size, returned, keeps_stream, forward, loss_forward, loss_backward, backward)

@@ -50,8 +50,8 @@ def frozen(op: Op) -> Op:
 
 def frozen_head(ops: Iterable[Op]) -> list[Op]:
     """Final norm, output matrix and loss, of which nothing is trained."""
-    return without_gradient([replace(op, gradient=NOTHING, keeps=op.uses[1:]) if op.kind == "product" else frozen(op)
-                             for op in ops], "")
+    return without_gradient([replace(op, gradient=NOTHING, keeps=op.uses[1:], ends=(*op.ends, *op.uses[1:]))
+                             if op.kind == "product" else frozen(op) for op in ops], "")
 
 
 def without_gradient(ops: Iterable[Op], constant: str) -> list[Op]:

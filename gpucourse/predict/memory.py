@@ -106,9 +106,8 @@ def check(shape: Shape, job: Job) -> None:
     if lacking:
         raise BadInput(f"{shape.name} has {', '.join(lacking)}: its memory is not predicted yet; use a GPT-2 or Llama "
                        "style shape")
-    unlike = "experts" if shape.experts or shape.latent else "chunked-loss" if job.chunked_loss else ""
-    if job.lora and unlike:
-        raise BadInput(f"the memory of lora with {unlike} is not predicted yet; leave it out")
+    if job.lora and (shape.experts or shape.latent):
+        raise BadInput("the memory of lora with experts is not predicted yet; leave it out")
 
 
 def highest_moments(step: Step, moments: Iterable[Moment]) -> dict[str, Moment]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpucourse.evidence import MIDDLE
 from gpucourse.predict import piled
-from gpucourse.predict.step import Step
+from gpucourse.predict.step import Step, Unit
 from gpucourse.predict.tensors import Tensor, count, share
 
 GRADIENTS = "gradients"
@@ -95,7 +95,9 @@ def loss_backward(step: Step) -> Iterator[Moment]:
     saved = {HEAD_KEPT: step.at(head.kept)}
     if step.gathered and not units.kept:
         common[GATHERED] += step.gathered_of(step.part.layers)
-    next_gathered = {GATHERING: step.unit(step.layers - 1).gathered * (not (units.kept or step.gathered))}
+    unit = step.unit(step.layers - 1) if not (units.kept or step.gathered) else Unit()
+    next_gathered = {GATHERING: unit.gathered}
+    yield Moment("loss", common | {HEAD_KEPT: step.at(head.returned), GATHERING: unit.gathered + unit.pack})
     yield Moment("loss", common | saved | {LOSS_BACKWARD: head.loss_backward.bytes})
     yield Moment("loss", common | saved | {LOSS_BACKWARD: head.backward.bytes} | next_gathered)
 

@@ -30,6 +30,20 @@ def test_every_instant_equals_the_dry_run(name, job):
     assert computed.states() == {kind: dry.at["step"].get(kind, 0) for kind in STATES}
 
 
+@pytest.mark.parametrize("parts", (1, 3, 40))
+@pytest.mark.parametrize("name, job", (("llama", Job(2, 64, lora=4)),
+                                       ("gpt", Job(1, 100, "bf16", lora=4, accumulate=2)),
+                                       ("llama", Job(1, 100, "bf16-autocast", recompute="full", lora=4)),
+                                       ("gpt", Job(2, 64, "bf16-autocast", lora=4,
+                                                   layout=Layout(dp=2, shard="zero3")))), ids=str)
+def test_every_instant_of_a_frozen_head_in_parts(name, job, parts):
+    job = job.but(chunked_loss=parts)
+    computed, dry = predict.memory(SHAPES[name], job), dryrun.memory(SHAPES[name], job)
+    for instant in dry.at:
+        assert abs(computed.total(instant) - dry.total(instant)) <= SCALARS + 8 * parts, instant
+    assert computed.states() == {kind: dry.at["step"].get(kind, 0) for kind in STATES}
+
+
 @pytest.mark.parametrize("layout", (Layout(tp=2), Layout(tp=2, sequence_parallel=True, vocab_parallel_loss=True),
                                     Layout(dp=2, shard="zero3", tp=2, sequence_parallel=True)), ids=str)
 @pytest.mark.parametrize("name, job", (("llama", Job(2, 64, lora=4)),
