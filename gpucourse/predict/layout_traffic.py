@@ -8,8 +8,12 @@ from gpucourse.catalog.layouts import Layout
 from gpucourse.catalog.links import Link
 from gpucourse.catalog.shapes import Shape
 from gpucourse.predict import traffic
+from gpucourse.predict.axes import axes
+from gpucourse.predict.host_traffic import host_link, offloaded
+from gpucourse.predict.lora import adapters
 from gpucourse.predict.parameters import parameters
 from gpucourse.predict.pipeline import of_schedule, played
+from gpucourse.predict.tensors import count, tensors
 from gpucourse.predict.traffic import Transfer
 
 
@@ -24,7 +28,8 @@ def step_traffic(shape: Shape, job: Job) -> list[Transfer]:
     layout = job.layout
     found = [*_data(shape, job), *_tensor(shape, job), *_context(shape, job), *_expert(shape, job),
              *_pipeline(shape, job)]
-    return [transfer for transfer in found if transfer.ranks > 1 and layout.ranks > 1]
+    between = [transfer for transfer in found if transfer.ranks > 1 and layout.ranks > 1]
+    return between + offloaded(job, *trained_elements(shape, job))
 
 
 def over(cluster: Cluster, layout: Layout, transfers: list[Transfer]) -> list[tuple[Transfer, Link]]:
@@ -36,7 +41,8 @@ def over(cluster: Cluster, layout: Layout, transfers: list[Transfer]) -> list[tu
         apart = layout.replicas // transfer.ranks  # above 1 for experts, of which only every ep-th rank has the same
         return strides.get(transfer.axis) or layout.tp * apart
 
-    return [(t, cluster.link(t.collective, stride(t), t.ranks)) for t in transfers]
+    return [(t, host_link(cluster.gpu) if t.axis == "host" else cluster.link(t.collective, stride(t), t.ranks))
+            for t in transfers]
 
 
 def stage_layers(shape: Shape, layout: Layout) -> int:
@@ -46,20 +52,28 @@ def stage_layers(shape: Shape, layout: Layout) -> int:
 
 def outside_of_blocks(shape: Shape, layout: Layout) -> int:
     """Parameters of the fullest rank that belong to no block, before they are divided."""
-    count = parameters(shape)
-    ends = (count.embedding + count.positions, count.final_norm + (count.head or count.embedding))
-    return count.total - count.blocks if layout.pp == 1 else max(ends)
+    of = parameters(shape)
+    ends = (of.embedding + of.positions, of.final_norm + (of.head or of.embedding))
+    return of.total - of.blocks if layout.pp == 1 else max(ends)
 
 
 def stage_elements(shape: Shape, layout: Layout) -> tuple[int, int]:
     """Parameters of the fullest rank before they are sharded: those that all replicas hold, and its experts'."""
-    count, layers, outside = parameters(shape), stage_layers(shape, layout), outside_of_blocks(shape, layout)
+    of, layers, outside = parameters(shape), stage_layers(shape, layout), outside_of_blocks(shape, layout)
     experts = 0
     if shape.experts:
-        expert = (count.mlp - shape.hidden * shape.experts.count) // (shape.experts.count + shape.experts.shared)
-        experts = min(layers, count.layers - count.dense_blocks) * shape.experts.count * expert
-    blocks = count.blocks if layout.pp == 1 else layers * count.block
+        expert = (of.mlp - shape.hidden * shape.experts.count) // (shape.experts.count + shape.experts.shared)
+        experts = min(layers, of.layers - of.dense_blocks) * shape.experts.count * expert
+    blocks = of.blocks if layout.pp == 1 else layers * of.block
     return (blocks + outside - experts) // layout.tp, experts // (layout.tp * layout.ep)
+
+
+def trained_elements(shape: Shape, job: Job) -> tuple[int, int]:
+    """The same of what is trained: all, or adapters alone."""
+    if not job.lora:
+        return stage_elements(shape, job.layout)
+    each = count(adapters(tensors(shape, axes(job.layout)).block, job.lora))
+    return stage_layers(shape, job.layout) * each, 0
 
 
 def _data(shape: Shape, job: Job) -> list[Transfer]:
