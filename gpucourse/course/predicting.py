@@ -116,7 +116,8 @@ def no_time() -> dict:
 def traffic_text(carried) -> str:
     """What one rank sends in a step, a collective a row; nothing on one rank."""
     rows = [[t.axis, t.collective + f" among {t.ranks}" * (t.axis != "host"), f"{t.calls:,} × {bytes_text(t.size)}",
-             bytes_text(t.sent), link.name if link else "", seconds_text(t.seconds(link)) if link else "", t.behind or "nothing"]
+             bytes_text(t.sent), link.name if link else "", seconds_text(t.seconds(link)) if link else "",
+             t.behind or "nothing"]
             for t, link in carried]
     head = ["axis", "collective", "calls", "sent", "over", "seconds", "hidden behind"]
     return "\n" + columns_text([head, *rows], left=2) + "\n" if rows else ""
