@@ -26,7 +26,7 @@ def step_traffic(shape: Shape, job: Job) -> list[Transfer]:
     the norms' gradients.
     """
     layout = job.layout
-    found = [*_data(shape, job), *_tensor(shape, job), *_context(shape, job), *_expert(shape, job),
+    found = [*_trained(_data(shape, job), shape, job), *_tensor(shape, job), *_context(shape, job), *_expert(shape, job),
              *_pipeline(shape, job)]
     between = [transfer for transfer in found if transfer.ranks > 1 and layout.ranks > 1]
     return between + offloaded(job, *trained_elements(shape, job))
@@ -74,6 +74,15 @@ def trained_elements(shape: Shape, job: Job) -> tuple[int, int]:
         return stage_elements(shape, job.layout)
     each = count(adapters(tensors(shape, axes(job.layout)).block, job.lora))
     return stage_layers(shape, job.layout) * each, 0
+
+
+def _trained(transfers: list[Transfer], shape: Shape, job: Job) -> list[Transfer]:
+    """Of a frozen model with adapters only these have gradients and new values; sharded weights are gathered all."""
+    if not job.lora:
+        return transfers
+    (trained, _), (frozen, _) = trained_elements(shape, job), stage_elements(shape, job.layout)
+    shares = {"all-gather": 1 + trained / frozen} if job.layout.shard == "zero3" else {}
+    return [replace(t, size=t.size * shares.get(t.collective, trained / frozen)) for t in transfers]
 
 
 def _data(shape: Shape, job: Job) -> list[Transfer]:

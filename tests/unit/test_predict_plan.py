@@ -234,3 +234,12 @@ def test_of_a_frozen_model_only_adapters_are_copied():
     h, k, f = LLAMA.hidden, LLAMA.kv_hidden, LLAMA.ffn
     copies = step_traffic(LLAMA, Job(1, 512, "bf16", lora=16, offload=True))
     assert [t.size for t in copies] == [2 * 32 * 16 * (4 * h + 2 * (h + k) + 3 * (h + f))] * 2
+
+
+@pytest.mark.parametrize("shard, gathered", (("none", 0), ("zero1", 0), ("zero3", 2)))
+def test_of_a_frozen_model_only_adapters_are_reduced(shard, gathered):
+    """In bytes an element, of what seven of eight ranks send: all weights are gathered, adapters' gradients reduced."""
+    trained = 32 * 16 * (4 * 4096 + 2 * (4096 + 1024) + 3 * (4096 + 14336))
+    found = sent(step_traffic(LLAMA, laid_out(Job(1, 512, "bf16", lora=16), dp=8, shard=shard)))
+    reduced = {"none": 2 * 2, "zero1": 2 + 2, "zero3": 2}[shard] * trained
+    assert found == pytest.approx(7 / 8 * (2 * gathered * (P + trained) + reduced))
