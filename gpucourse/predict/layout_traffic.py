@@ -26,8 +26,8 @@ def step_traffic(shape: Shape, job: Job) -> list[Transfer]:
     the norms' gradients.
     """
     layout = job.layout
-    found = [*_trained(_data(shape, job), shape, job), *_tensor(shape, job), *_context(shape, job), *_expert(shape, job),
-             *_pipeline(shape, job)]
+    found = [*_trained(_data(shape, job), shape, job), *_tensor(shape, job), *_context(shape, job),
+             *_expert(shape, job), *_pipeline(shape, job)]
     between = [transfer for transfer in found if transfer.ranks > 1 and layout.ranks > 1]
     return between + offloaded(job, *trained_elements(shape, job))
 
