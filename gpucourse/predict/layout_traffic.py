@@ -102,12 +102,14 @@ def _data(shape: Shape, job: Job) -> list[Transfer]:
 
 
 def _staged(shape: Shape, job: Job) -> list[Transfer]:
-    """Sharded weights in a pipeline: blocks are gathered as often as they have been given back, all else once; and
-    gradients are shared out when all backwards are over, so that none is left to hide it (predict/staged.py)."""
+    """Sharded weights in a pipeline: blocks are gathered as often as they have been given back, all else once, or as
+    often as its stage's turn comes anew; and gradients are shared out when all backwards are over, so that none is left
+    to hide it (predict/staged.py)."""
     layout, widths, layers = job.layout, job.bytes, stage_layers(shape, job.layout)
     (common, experts), ends = stage_elements(shape, layout), outside_of_blocks(shape, layout) // layout.tp
     often = {play: round(layers * times) for play, times in gathers(job).items()}
-    found = [Transfer("data", "all-gather", layout.replicas, widths.compute * ends, 1, "forward"),
+    turns = sum(now.stage == 0 and not now.after for now in played(*of_schedule(job), 0))
+    found = [Transfer("data", "all-gather", layout.replicas, widths.compute * ends, turns, "forward"),
              Transfer("data", "reduce-scatter", layout.replicas, widths.gradients * ends, 1)]
     for elements, ranks in ((common - ends, layout.replicas), (experts, layout.replicas // layout.ep)):
         each = elements / layers

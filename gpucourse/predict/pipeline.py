@@ -1,17 +1,21 @@
 """What a pipeline's rank holds at each of its actions: its own, and the micro-batches that are in flight beside it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
 from gpucourse.catalog.jobs import Job
 from gpucourse.predict.schedules import schedule
 
+ACTIVE = 3  # stages of a rank whose weights are gathered at a time: torch's max_active_stages
+
 
 class Situation(NamedTuple):
     """A forward or backward at a stage. began: a backward ran before. after: what the stage did last, F, B or nothing.
 
-    others: micro-batches in flight, by stage. last: what the rank's other stages did last, of those that did something.
+    others: micro-batches in flight, by stage. last: what the rank's other stages did last. Of more than ACTIVE stages
+    only those count as having done something whose turn comes soon; the others have given back what they gathered.
     """
 
     kind: str
@@ -51,12 +55,25 @@ def in_flight(at: Situation) -> int:
     return sum(count for _, count in at.others)
 
 
-def _played(actions) -> Iterator[Situation]:
+def soon(actions: Sequence, i: int) -> set[int]:
+    """The first ACTIVE stages whose turn it is from action i on."""
+    found: set[int] = set()
+    for _, stage, _ in islice(actions, i, None):
+        found.add(stage)
+        if len(found) == ACTIVE:
+            break
+    return found
+
+
+def _played(actions: Sequence) -> Iterator[Situation]:
     """In order; a micro-batch is in flight from its forward to its whole backward, or to its weights' half."""
     flying: dict[int, int] = {}
     last: dict[int, str] = {}
-    began = False
-    for kind, stage, _ in actions:
+    began, many = False, len({stage for _, stage, _ in actions}) > ACTIVE
+    for i, (kind, stage, _) in enumerate(actions):
+        if many:
+            turns = soon(actions, i)
+            last = {s: did for s, did in last.items() if s in turns}
         own = 0 if kind == "F" else 1
         others = {s: count - (own if s == stage else 0) for s, count in flying.items()}
         if kind != "W":

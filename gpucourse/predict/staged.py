@@ -15,15 +15,13 @@ from gpucourse.predict.step import Step
 from gpucourse.predict.tensors import Tensor, count
 
 SOURCE = "torch.distributed.pipelining, stage.backward_maybe_with_nosync and perform_reduce_grad"
-ACTIVE = 3  # stages of a rank whose weights are gathered at a time: torch's max_active_stages
 
 
 def beside(now: Situation, stages: Mapping[int, Step]) -> int:
     """Bytes that the rank's other stages have gathered: what is outside of blocks, and the blocks after a backward."""
     kept = [(stages[of], did) for of, did in now.last]
-    blocks = sorted((step.gathered_of(step.part.layers) for step, did in kept if did == "B" or step.units.kept),
-                    reverse=True)
-    return sum(step.units.ends for step, _ in kept) + sum(blocks[:ACTIVE - 1])
+    blocks = [step.gathered_of(step.part.layers) for step, did in kept if did == "B" or step.units.kept]
+    return sum(step.units.ends for step, _ in kept) + sum(blocks)
 
 
 def backward(step: Step) -> Iterator[Moment]:
