@@ -12,7 +12,7 @@ from gpucourse.predict.axes import axes
 from gpucourse.predict.host_traffic import host_link, offloaded
 from gpucourse.predict.lora import adapters
 from gpucourse.predict.parameters import parameters
-from gpucourse.predict.pipeline import of_schedule, played
+from gpucourse.predict.pipeline import of_schedule, often
 from gpucourse.predict.tensors import count, tensors
 from gpucourse.predict.traffic import Transfer
 
@@ -107,27 +107,25 @@ def _staged(shape: Shape, job: Job) -> list[Transfer]:
     to hide it (predict/staged.py)."""
     layout, widths, layers = job.layout, job.bytes, stage_layers(shape, job.layout)
     (common, experts), ends = stage_elements(shape, layout), outside_of_blocks(shape, layout) // layout.tp
-    often = {play: round(layers * times) for play, times in gathers(job).items()}
-    turns = sum(now.stage == 0 and not now.after for now in played(*of_schedule(job), 0))
+    again = {play: round(layers * times) for play, times in gathers(job).items()}
+    plays = often(*of_schedule(job), 0)
+    turns = sum(times for (_, stage, after), times in plays.items() if stage == 0 and not after)
     found = [Transfer("data", "all-gather", layout.replicas, widths.compute * ends, turns, "forward"),
              Transfer("data", "reduce-scatter", layout.replicas, widths.gradients * ends, 1)]
     for elements, ranks in ((common - ends, layout.replicas), (experts, layout.replicas // layout.ep)):
         each = elements / layers
         found += [Transfer("data", "all-gather", ranks, widths.compute * each, calls, behind)
-                  for behind, calls in often.items() if calls and each]
+                  for behind, calls in again.items() if calls and each]
         found += [Transfer("data", "reduce-scatter", ranks, widths.gradients * each, layers)] if each else []
     return found
 
 
 def gathers(job: Job) -> dict[str, float]:
     """How often a block of the first pipeline rank is gathered in the forwards of a step, and in its backwards."""
-    plays = list(played(*of_schedule(job), 0))
-    if job.layout.reshard == "never":
-        again = [now.kind for now in plays if not now.after]
-    else:
-        again = [now.kind for now in plays if now.after != "B"]
-    stages = len({now.stage for now in plays})
-    return {"forward": again.count("F") / stages, "backward": again.count("B") / stages}
+    plays, kept = often(*of_schedule(job), 0), ("F", "B") if job.layout.reshard == "never" else ("B",)
+    stages = len({stage for _, stage, _ in plays})
+    return {name: sum(times for (kind, _, after), times in plays.items() if kind == play and after not in kept) / stages
+            for name, play in (("forward", "F"), ("backward", "B"))}
 
 
 def _tensor(shape: Shape, job: Job) -> list[Transfer]:

@@ -90,8 +90,9 @@ def stage(shape: Shape, job: Job, rank: int) -> tuple[Step, Callable[[Step], Ite
             here = steps[now.stage, now.began].once(now.after)
             gathered = staged.beside(now, stages)
             for moment in (at.forward if now.kind == "F" else staged.backward)(here):
-                parts_then = moment.parts | {at.OTHERS: others, at.GATHERED: moment.parts[at.GATHERED] + gathered}
-                yield Moment(moment.instant, parts_then)
+                moment.parts[at.OTHERS] = others
+                moment.parts[at.GATHERED] += gathered
+                yield moment
         yield from staged.shared_out(step)
         yield from at.update(step)
 

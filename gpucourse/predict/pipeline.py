@@ -1,6 +1,7 @@
 """What a pipeline's rank holds at each of its actions: its own, and the micro-batches that are in flight beside it."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from typing import NamedTuple
@@ -44,6 +45,12 @@ def _situations(name: str, ranks: int, micro_batches: int, chunks: int, rank: in
         if before is None or in_flight(at) > in_flight(before):
             most[at[:4]] = at
     return frozenset(most.values())
+
+
+@cache
+def often(name: str, ranks: int, micro_batches: int, chunks: int, rank: int) -> Mapping[tuple[str, int, str], int]:
+    """How often a rank plays each (kind, stage, after)."""
+    return Counter((now.kind, now.stage, now.after) for now in played(name, ranks, micro_batches, chunks, rank))
 
 
 def played(name: str, ranks: int, micro_batches: int, chunks: int, rank: int) -> Iterator[Situation]:
