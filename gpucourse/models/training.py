@@ -90,9 +90,10 @@ class Training:
         """Mean cross-entropy over the micro-batch's tokens; the logits, where not in parts, live until this returns."""
         with self.casting():
             if self.job.chunked_loss:
-                return self.model(tokens, targets, self.job.chunked_loss)
-            logits = self.model(tokens)  # [B, T, V]; with a vocabulary-parallel loss [B, T, V/t] of a DTensor
-            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+                loss = self.model(tokens, targets, self.job.chunked_loss)
+            else:
+                logits = self.model(tokens)  # [B, T, V]; with a vocabulary-parallel loss [B, T, V/t] of a DTensor
+                loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
             return loss.to_local() if self.job.layout.vocab_parallel_loss else loss
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:

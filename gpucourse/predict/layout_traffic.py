@@ -129,7 +129,8 @@ def gathers(job: Job) -> dict[str, float]:
 
 
 def _tensor(shape: Shape, job: Job) -> list[Transfer]:
-    """Four collectives a layer; and without a vocabulary-parallel loss, the logits gathered for it.
+    """Four collectives a layer; and without a vocabulary-parallel loss, the logits gathered for it, or those of each of
+    its parts, and in backward once more.
 
     Of a layer's two sums forward, the second is not repeated: each of its gathers is needed for what follows it.
     """
@@ -138,7 +139,9 @@ def _tensor(shape: Shape, job: Job) -> list[Transfer]:
         return []
     tokens, layers = job.tokens // layout.cp, stage_layers(shape, layout)
     layered = traffic.tensor_parallel(shape, tokens, layout.tp, layout.sequence_parallel, layers, job.accumulate, width)
-    logits = Transfer("tensor", "all-gather", layout.tp, width * tokens * shape.vocab, job.accumulate)
+    parts, times = (job.chunked_loss, 2) if job.chunked_loss else (1, 1)
+    logits = Transfer("tensor", "all-gather", layout.tp, width * tokens * shape.vocab / parts,
+                      job.accumulate * parts * times)
     repeated = {"all-reduce": 1 / 4, "reduce-scatter": 1 / 4, "all-gather": 2 / 4}
     layered = [more for t in layered for more in _again([t], shape, job, repeated[t.collective])]
     return layered + ([] if layout.vocab_parallel_loss else [logits])

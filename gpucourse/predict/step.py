@@ -106,7 +106,7 @@ class Step:
         if not self.part.last:  # the next stage's gradient is held until the whole backward pass is over
             self.blocks[-1] = self.described(*described[-1], again, lent=True)
         self.tied = shape.tied and self.part.whole and not job.lora
-        self.head = (head_in_parts(shape, self.precision, self.tokens, job.chunked_loss, again, self.tied,
+        self.head = (head_in_parts(shape, self.precision, self.axes, self.tokens, job.chunked_loss, again, self.tied,
                                    bool(job.lora))
                      if job.chunked_loss else
                      costs.head(shape, self.precision, self.axes, self.tokens, self.sharded and self.bytes.autocast,

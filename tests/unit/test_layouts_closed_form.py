@@ -41,6 +41,20 @@ def test_every_instant_of_sharded_weights_equals_the_dry_run(name, job, layout):
     assert computed.states() == {kind: dry.at["step"].get(kind, 0) for kind in STATES}
 
 
+@pytest.mark.parametrize("layout", (Layout(tp=2), Layout(tp=2, vocab_parallel_loss=True),
+                                    Layout(dp=2, shard="zero3", tp=2)), ids=str)
+@pytest.mark.parametrize("job", (Job(2, 64), Job(2, 32, precision="bf16-autocast", recompute="full"),
+                                 Job(1, 32, precision="bf16", accumulate=2), Job(1, 32, precision="bf16", lora=4)),
+                         ids=str)
+@pytest.mark.parametrize("parts", (1, 3))
+def test_every_instant_of_a_divided_loss_in_parts_equals_the_dry_run(parts, job, layout):
+    job = job.but(layout=layout, chunked_loss=parts)
+    computed, dry = predict.memory(SHAPES["llama"], job), dryrun.memory(SHAPES["llama"], job)
+    for instant in dry.at:
+        assert abs(computed.total(instant) - dry.total(instant)) <= SCALARS + 8 * parts, instant
+    assert computed.states() == {kind: dry.at["step"].get(kind, 0) for kind in STATES}
+
+
 # Held for backward by a Llama block, bytes a token: found by dry runs before this arithmetic was written.
 HELD = {
     ("fp32", False): lambda h, k, f, a, t: 24 * h + 8 + (8 * h + 8 * k + 16 * f + 4 * a) / t,

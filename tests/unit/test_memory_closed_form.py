@@ -101,10 +101,10 @@ def test_parts_finer_than_the_matrix_do_not_lower_the_peak():
     assert abs(peaks[4] - peaks[3]) < 4 * 512 * 64 < peaks[2] - peaks[3]  # less than the hidden states
 
 
-def test_a_loss_in_parts_is_for_whole_logits():
+def test_a_loss_in_parts_is_not_for_a_divided_sequence():
     shape, job = llama("llama", 2, 32, 4, 2, 88, vocab=500, context=128), Job(1, 64, chunked_loss=4)
-    with pytest.raises(BadInput, match="chunked-loss is 4 with tp 2; .*use vocab-parallel-loss"):
-        predict.memory(shape, job.but(layout=Layout(tp=2)))
+    with pytest.raises(BadInput, match="chunked-loss is 4 with sequence-parallel; .*use vocab-parallel-loss"):
+        predict.memory(shape, job.but(layout=Layout(tp=2, sequence_parallel=True)))
 
 
 def test_a_changed_coefficient_would_be_seen():
