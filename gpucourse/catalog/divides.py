@@ -9,9 +9,9 @@ from gpucourse.errors import BadInput
 def must_divide(shape: Shape, job: Job) -> None:
     """BadInput for the first part of `shape` that job.layout cannot divide evenly, with what it is and has to be."""
     layout = job.layout
-    if job.chunked_loss and layout.tp > 1:
-        raise BadInput(f"chunked-loss is {job.chunked_loss} with tp {layout.tp}; tensor-parallel ranks divide the "
-                       "logits along the vocabulary instead: use vocab-parallel-loss")
+    if job.chunked_loss and layout.sequence_parallel:
+        raise BadInput(f"chunked-loss is {job.chunked_loss} with sequence-parallel; a part of the tokens would lie on "
+                       "some of the ranks alone: leave one of the two out, or use vocab-parallel-loss instead")
     _even("tp", layout.tp, {"heads": shape.heads, "kv heads": shape.kv_heads, "ffn": shape.ffn}, shape.name)
     if shape.experts:
         _even("tp", layout.tp, {"expert ffn": shape.experts.ffn}, shape.name)

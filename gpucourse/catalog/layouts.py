@@ -22,7 +22,7 @@ class Layout:
     pp: stages, played by `schedule` with `chunks` stages a rank; Job.accumulate is its number of micro-batches.
     cp: ranks that divide the sequence. ep: ranks that divide the experts.
     reduce: whether FSDP shares gradients out after every micro-batch, or only after the last; until then they are whole
-    on every rank.
+    on every rank. In a pipeline it is always after the last: torch.distributed.pipelining's stages see to that.
     """
 
     dp: int = 1
@@ -71,6 +71,12 @@ class Layout:
         return self.replicas > 1 and self.shard in ("none", "zero1")
 
     @property
+    def staged(self) -> bool:
+        """Whether a pipeline's stages have sharded weights. torch.distributed.pipelining then keeps what a backward has
+        gathered, and shares gradients out once, after the last micro-batch, whatever `reduce` says."""
+        return self.pp > 1 and self.shard == "zero3"
+
+    @property
     def ranks(self) -> int:
         return self.dp * self.tp * self.pp * self.cp
 
@@ -86,7 +92,7 @@ class Layout:
         data = {"none": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "FSDP"}[self.shard]
         data += {"none": "" if self.bucket_view else " without bucket views",
                  "zero3": " kept after forward" * (self.reshard == "never")
-                 + " reduced after the last micro-batch" * (self.reduce == "last")}.get(self.shard, "")
+                 + " reduced after the last micro-batch" * (self.staged or self.reduce == "last")}.get(self.shard, "")
         tensor = "TP" + "+SP" * self.sequence_parallel
         stages = f"PP {self.pp} ({self.schedule}" + f", {self.chunks} chunks" * (self.chunks > 1) + ")"
         parts = [f"{data} {self.dp}" * (self.dp > 1 or self.shard != "none"),

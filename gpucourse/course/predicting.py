@@ -35,7 +35,8 @@ def names(allowed) -> str:
 @click.option("--dp", type=int, default=1, show_default=True, help="Ranks that see other sequences.")
 @click.option("--shard", default="none", show_default=True, help=names(SHARDS))
 @click.option("--reshard", default="always", show_default=True, help="Weights after forward: " + names(RESHARDS))
-@click.option("--reduce", default="always", show_default=True, help="After which micro-batch: " + names(REDUCES))
+@click.option("--reduce", default="always", show_default=True,
+              help="After which micro-batch; in a pipeline after the last whatever is said: " + names(REDUCES))
 @click.option("--bucket-view/--no-bucket-view", default=True, show_default=True, help="DDP's gradients in its buckets.")
 @click.option("--tp", type=int, default=1, show_default=True, help="Ranks that divide each layer.")
 @click.option("--sequence-parallel", is_flag=True, help="They also divide norms and the residual stream.")
@@ -53,7 +54,7 @@ def names(allowed) -> str:
 @click.option("--optimizer", default="adamw", show_default=True, help=names(OPTIMIZERS))
 @click.option("--foreach/--no-foreach", default=True, show_default=True, help="Its step works on lists of tensors.")
 @click.option("--recompute", default="none", show_default=True, help=names(RECOMPUTES))
-@click.option("--offload", is_flag=True, help="Optimizer state in host memory.")
+@click.option("--offload", is_flag=True, help="Optimizer state in host memory; the host's own work is not timed.")
 @click.option("--chunked-loss", type=int, default=0, help="Parts in which the loss is computed; 0 for whole.")
 @click.option("--lora", type=int, default=0, help="Rank of trained adapters; 0 for none.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object and nothing else.")
@@ -114,8 +115,9 @@ def no_time() -> dict:
 
 def traffic_text(carried) -> str:
     """What one rank sends in a step, a collective a row; nothing on one rank."""
-    rows = [[t.axis, f"{t.collective} among {t.ranks}", f"{t.calls:,} × {bytes_text(t.size)}", bytes_text(t.sent),
-             link.name if link else "", seconds_text(t.seconds(link)) if link else "", t.behind or "nothing"]
+    rows = [[t.axis, t.collective + f" among {t.ranks}" * (t.axis != "host"), f"{t.calls:,} × {bytes_text(t.size)}",
+             bytes_text(t.sent), link.name if link else "", seconds_text(t.seconds(link)) if link else "",
+             t.behind or "nothing"]
             for t, link in carried]
     head = ["axis", "collective", "calls", "sent", "over", "seconds", "hidden behind"]
     return "\n" + columns_text([head, *rows], left=2) + "\n" if rows else ""

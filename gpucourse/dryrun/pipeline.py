@@ -5,9 +5,10 @@ from torch import Tensor
 
 from gpucourse.catalog import Job, Layout, Shape
 from gpucourse.catalog.stages import Part, part, stages_of
+from gpucourse.dryrun.sharded_stages import hold, share_out
 from gpucourse.errors import BadInput
 from gpucourse.models import Training, Transformer
-from gpucourse.models.training import loss_context
+from gpucourse.models.training import LOW, loss_context
 from gpucourse.predict.schedules import schedule
 
 
@@ -17,8 +18,6 @@ def stage_part(shape: Shape, layout: Layout, rank: int) -> Part:
     if len(stages) > 1 or layout.schedule not in ("gpipe", "1f1b"):
         raise BadInput(f"schedule {layout.schedule} with {len(stages)} stages a rank has no dry run; "
                        "use gpipe or 1f1b, or predict.memory")
-    if layout.shard == "zero3":
-        raise BadInput("sharded weights in a pipeline have no dry run; use predict.memory")
     return part(shape.layers, layout.stages, stages[0])
 
 
@@ -31,7 +30,7 @@ class Stage(Training):
         self.actions = schedule(layout.schedule, layout.pp, job.accumulate).actions[rank]
 
     def __call__(self) -> None:
-        job, part = self.job, self.model.part
+        job, layout, part = self.job, self.job.layout, self.model.part
         size = (job.micro_batch, job.seq)
         tokens = [torch.randint(self.shape.vocab, size) if part.first else None for _ in range(job.accumulate)]
         targets = [torch.randint(self.shape.vocab, size) if part.last else None for _ in range(job.accumulate)]
@@ -43,6 +42,8 @@ class Stage(Training):
             else:
                 self.mark("loss" if part.last else "last block")
                 self.backward(flying.pop(i)[1])
+        if layout.staged:
+            share_out(self.model)
         self.mark("step")
         self.optimizer.step()
         self.mark("end")
@@ -52,7 +53,8 @@ class Stage(Training):
         """A stage's input [B, T, H], or with sequence parallelism [B, T/t, H], in the stream's precision."""
         job, layout = self.job, self.job.layout
         tokens = job.seq // (layout.tp if layout.sequence_parallel else 1)
-        dtype = torch.bfloat16 if job.bytes.weights == 2 else torch.float32
+        dtype = (torch.bfloat16 if job.bytes.weights == 2 else
+                 LOW.get(job.precision, torch.float32) if layout.staged else torch.float32)
         return torch.empty(job.micro_batch, tokens, self.shape.hidden, dtype=dtype)
 
     def forward(self, came: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -63,5 +65,7 @@ class Stage(Training):
             return came, self.model(came)
 
     def backward(self, went: Tensor) -> None:
+        if self.job.layout.staged:
+            hold(self.model)
         with loss_context(self.job.layout):
             went.backward(None if self.model.part.last else self.received())

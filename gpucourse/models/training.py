@@ -21,6 +21,9 @@ OPTIMIZERS: dict[str, Callable] = {
 }
 
 
+LOW = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}  # what is computed in on fp32 weights
+
+
 @contextmanager
 def default_dtype(dtype: torch.dtype):
     before = torch.get_default_dtype()
@@ -76,8 +79,7 @@ class Training:
         self.model = model or network(shape, job, device)
         groups = by_mesh(p for p in self.model.parameters() if p.requires_grad)
         self.optimizer = OPTIMIZERS[job.optimizer](groups, foreach=job.foreach, fused=job.fused)
-        low = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}
-        self.autocast = low.get(job.precision) if job.layout.shard != "zero3" else None  # its policy casts instead
+        self.autocast = LOW.get(job.precision) if job.layout.shard != "zero3" else None  # its policy casts instead
         self.scaler = torch.amp.GradScaler(torch.device(device).type, enabled=job.precision == "fp16-autocast")
         self.mark: Callable[[str], None] = lambda instant: None
 
@@ -88,9 +90,10 @@ class Training:
         """Mean cross-entropy over the micro-batch's tokens; the logits, where not in parts, live until this returns."""
         with self.casting():
             if self.job.chunked_loss:
-                return self.model(tokens, targets, self.job.chunked_loss)
-            logits = self.model(tokens)  # [B, T, V]; with a vocabulary-parallel loss [B, T, V/t] of a DTensor
-            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+                loss = self.model(tokens, targets, self.job.chunked_loss)
+            else:
+                logits = self.model(tokens)  # [B, T, V]; with a vocabulary-parallel loss [B, T, V/t] of a DTensor
+                loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
             return loss.to_local() if self.job.layout.vocab_parallel_loss else loss
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -33,10 +33,12 @@ class Block:
 class Head:
     """Highest moments of the head proper (norm, output matrix) and of the loss, which comes after the model.
 
-    keeps_stream: whether the last block's output is still needed once the model has returned.
+    keeps_stream: whether the last block's output is still needed once the model has returned. returned: what the head
+    proper keeps, and the gradient of what the model has returned.
     """
 
     kept: Size
+    returned: Size
     keeps_stream: bool
     forward: High
     loss_forward: High
@@ -110,8 +112,13 @@ def head(shape: Shape, precision: Precision, axes: Axes, tokens: int, widened: b
         mine = [high for high in highs if high.at.partition(":")[0] not in of_loss]
         return tape.highest(mine), tape.highest(high for high in highs if high not in mine)
 
-    # fully_shard still holds a buffer while it widens the logits, and gathers again only once they have a gradient.
-    in_forward = of_loss - {network.WIDE_LOGITS} if widened else of_loss
-    forward, loss_forward = apart(tape.forward(model + loss, dims, kept), in_forward)
+    # fully_shard still holds a buffer while it widens the logits, and gathers again only once they have a gradient; but
+    # the model itself has returned, and let go of its stream.
+    in_forward, keeps_stream = of_loss - {network.WIDE_LOGITS} if widened else of_loss, network.STREAM in kept.tensors
+    gone = 0 if keeps_stream else given[network.STREAM].at(dims)
+    highs = [High(high.bytes - gone, high.at) if widened and high.at == network.WIDE_LOGITS else high
+             for high in tape.forward(model + loss, dims, kept)]
+    forward, loss_forward = apart(highs, in_forward)
     backward, loss_backward = apart(tape.backward(model + loss, dims, given, again), of_loss)
-    return Head(kept_size, network.STREAM in kept.tensors, forward, loss_forward, loss_backward, backward)
+    returned = tape.size_of(model, tape.kept(model), given) + model[-1].size
+    return Head(kept_size, returned, keeps_stream, forward, loss_forward, loss_backward, backward)

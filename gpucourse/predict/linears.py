@@ -59,7 +59,8 @@ def rotate(width: int, out: str, x: str, outer: str) -> list[Op]:
     result = out if width == 4 else wide
     ops = [
         Op(turned, turned, narrow, uses=(x,), forward_work=half, work=half),
-        Op(cosine, cosine, exact, uses=(x,), work=extra),
+        # its backward finds the turned half's gradient negated already, and not yet joined with the other half's
+        Op(cosine, cosine, exact, uses=(x,), work=extra + half),
         Op(sine, sine, exact, uses=(turned,), work=extra, ends=(turned,)),
         Op(result, result, exact, uses=(cosine, sine), passes=True, ends=(cosine, sine, x)),
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 
-from gpucourse.predict import experts, latent, piled, ring
+from gpucourse.predict import experts, latent, piled, ring, staged
 from gpucourse.predict import moments as at
 from gpucourse.predict.ledger import Line
 from gpucourse.predict.moments import Moment
@@ -91,7 +91,8 @@ def described(step: Step) -> dict[str, tuple[str, str, str]]:
         at.EMBEDDING: ("temporaries", f"{low} × {made:,}" + " made, and added to the head's" * at.adding(step), ""),
         at.GATHERED: ("gathered", f"{units.ends:,} outside of the blocks, {unit.gathered:,} for {one}", FULLY_SHARD),
         at.GATHERING: ("gathered", f"{unit.gathered:,} for a block on its way", FULLY_SHARD),
-        at.UNREDUCED: ("gathered", unreduced, piled.SOURCE if step.piles else FULLY_SHARD),
+        at.UNREDUCED: ("gathered", unreduced, staged.SOURCE if step.layout.staged else
+                       piled.SOURCE if step.piles else FULLY_SHARD),
         at.REDUCING: ("gathered", f"{unit.reduced:,} a block, {units.ends_reduced:,} all else", FULLY_SHARD),
         at.OTHERS: ("activations", f"each {step.held:,}", ""),
         at.OUTPUT: ("activations", f"2 × [{formula(step.stream_size)}]", ""),
@@ -110,7 +111,7 @@ def temporaries(step: Step) -> str:
     if step.job.offload:
         return ""
     if step.job.optimizer != "adamw" or step.job.fused:
-        return f"tables' gradients summed over the ranks, {step.bytes.gradients} × {at.summed_in_step(step):,}"
+        return f"gradients summed over the ranks, {step.bytes.gradients} × {at.summed_in_step(step):,}"
     if step.job.foreach:
         return f"one list for all tensors, {width} × {at.temporaries(step) // width:,}"
     return f"two for a tensor and one of the tensor before, {width} × {at.largest_pair(step):,}"

@@ -14,6 +14,7 @@ COLLECTIVES = {
     "broadcast": (lambda n: n - 1, lambda n: 1.0),
     "reduce": (lambda n: n - 1, lambda n: 1.0),
     "send": (lambda n: 1, lambda n: 1.0),
+    "copy": (lambda n: 1, lambda n: 1.0),  # between a card and its host, which are two
 }
 
 

@@ -28,7 +28,7 @@ def adapted(ops: Iterable[Op], given: Mapping[str, Size], precision: Precision) 
         cast = weight and x == f"{op.name} input as 16-bit"
         source = made[x].uses[0] if cast else x
         saved = "" if cast else op.keeps[0]
-        (inner, outer), base = (_width(sizes[name]) for name in (saved or source, op.out)), f"{op.name}, frozen"
+        (inner, outer), base = (_width(sizes[name]) for name in (saved or x, op.out)), f"{op.name}, frozen"
         narrow = (x,) if cast else ()
         found += [
             replace(op, name=base, out=base, gradient=NOTHING, keeps=tuple(weight), ends=(*narrow, *weight)),
@@ -50,8 +50,8 @@ def frozen(op: Op) -> Op:
 
 def frozen_head(ops: Iterable[Op]) -> list[Op]:
     """Final norm, output matrix and loss, of which nothing is trained."""
-    return without_gradient([replace(op, gradient=NOTHING, keeps=op.uses[1:]) if op.kind == "product" else frozen(op)
-                             for op in ops], "")
+    return without_gradient([replace(op, gradient=NOTHING, keeps=op.uses[1:], ends=(*op.ends, *op.uses[1:]))
+                             if op.kind == "product" else frozen(op) for op in ops], "")
 
 
 def without_gradient(ops: Iterable[Op], constant: str) -> list[Op]:

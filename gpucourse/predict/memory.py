@@ -9,6 +9,7 @@ from gpucourse.catalog.stages import Part, part, stages_of
 from gpucourse.errors import BadInput
 from gpucourse.evidence import ALL_INSTANTS, MIDDLE
 from gpucourse.predict import moments as at
+from gpucourse.predict import staged
 from gpucourse.predict.ledger import Ledger
 from gpucourse.predict.lines import changing, states
 from gpucourse.predict.moments import Moment
@@ -82,7 +83,20 @@ def stage(shape: Shape, job: Job, rank: int) -> tuple[Step, Callable[[Step], Ite
                 yield Moment(moment.instant, moment.parts | {at.OTHERS: others})
         yield from at.update(step)
 
-    return steps[min(parts), True], in_schedule
+    def with_sharded_weights(step: Step) -> Iterator[Moment]:
+        stages = {stage: steps[stage, True] for stage in parts}
+        for now in situations(job, rank):
+            others = sum(count * stages[of].held for of, count in now.others)
+            here = steps[now.stage, now.began].once(now.after)
+            gathered = staged.beside(now, stages)
+            for moment in (at.forward if now.kind == "F" else staged.backward)(here):
+                moment.parts[at.OTHERS] = others
+                moment.parts[at.GATHERED] += gathered
+                yield moment
+        yield from staged.shared_out(step)
+        yield from at.update(step)
+
+    return steps[min(parts), True], with_sharded_weights if layout.staged else in_schedule
 
 
 def check(shape: Shape, job: Job) -> None:
@@ -93,12 +107,8 @@ def check(shape: Shape, job: Job) -> None:
     if lacking:
         raise BadInput(f"{shape.name} has {', '.join(lacking)}: its memory is not predicted yet; use a GPT-2 or Llama "
                        "style shape")
-    unlike = ("experts" if shape.experts or shape.latent else "tensor parallelism" if job.layout.tp > 1 else
-              "chunked-loss" if job.chunked_loss else "")
-    for name, used in {"reduce last in a pipeline": job.layout.reduce == "last" and job.layout.pp > 1,
-                       f"lora with {unlike}": job.lora and unlike}.items():
-        if used:
-            raise BadInput(f"the memory of {name} is not predicted yet; leave it out")
+    if job.lora and (shape.experts or shape.latent):
+        raise BadInput("the memory of lora with experts is not predicted yet; leave it out")
 
 
 def highest_moments(step: Step, moments: Iterable[Moment]) -> dict[str, Moment]:

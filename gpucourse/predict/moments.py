@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpucourse.evidence import MIDDLE
 from gpucourse.predict import piled
-from gpucourse.predict.step import Step
+from gpucourse.predict.step import Step, Unit
 from gpucourse.predict.tensors import Tensor, count, share
 
 GRADIENTS = "gradients"
@@ -70,15 +70,17 @@ def blocks_forward(step: Step) -> Iterator[Moment]:
     """Each block's highest moment; before it the one at which its weights have just been gathered."""
     units = step.units
     before = {KEPT: step.stream - step.received + step.beside, GATHERED: units.ends, **no_gradients(step)}
-    yield Moment("forward", before | {GATHERING: units.ends})
+    ends = units.ends * (not step.after)  # in a pipeline they are gathered once
+    yield Moment("forward", before | {GATHERING: ends})
     for i in step.told_apart:
-        held, gathered = units.ends + step.gathered_below(i), step.unit(i).gathered
+        held, gathered = units.ends + step.gathered_beside(i), step.unit(i).gathered
         stream = step.stream - step.received * (i == 0)
         before |= {KEPT: step.kept_below[i] + stream + step.beside, COPIES: cached_copies(step, i)}
-        earlier = step.unit(i - 1).gathered if i else units.ends  # it is dropped once the next is unpacked
+        earlier = step.unit(i - 1).gathered if i else ends  # it is dropped once the next is unpacked
         before |= {GATHERED: held + gathered}
-        yield Moment("forward", before | {GATHERING: earlier + gathered})
-        yield Moment("forward", before | {GATHERING: gathered, BLOCK_FORWARD: step.blocks[i].forward.bytes})
+        new = gathered * (not step.gathered)
+        yield Moment("forward", before | {GATHERING: (earlier + gathered) * (not step.gathered)})
+        yield Moment("forward", before | {GATHERING: new, BLOCK_FORWARD: step.blocks[i].forward.bytes})
 
 
 def at_loss(step: Step) -> dict[str, int]:
@@ -91,7 +93,11 @@ def loss_backward(step: Step) -> Iterator[Moment]:
     """Down to the gradient of the last block's output."""
     head, units, common = step.head, step.units, at_loss(step)
     saved = {HEAD_KEPT: step.at(head.kept)}
-    next_gathered = {GATHERING: step.unit(step.layers - 1).gathered * (not units.kept)}
+    if step.gathered and not units.kept:
+        common[GATHERED] += step.gathered_of(step.part.layers)
+    unit = step.unit(step.layers - 1) if not (units.kept or step.gathered) else Unit()
+    next_gathered = {GATHERING: unit.gathered}
+    yield Moment("loss", common | {HEAD_KEPT: step.at(head.returned), GATHERING: unit.gathered + unit.pack})
     yield Moment("loss", common | saved | {LOSS_BACKWARD: head.loss_backward.bytes})
     yield Moment("loss", common | saved | {LOSS_BACKWARD: head.backward.bytes} | next_gathered)
 
@@ -99,7 +105,7 @@ def loss_backward(step: Step) -> Iterator[Moment]:
 def loss_forward(step: Step) -> Iterator[Moment]:
     """From the final norm to the loss."""
     head, common = step.head, at_loss(step)
-    copies, gathered = cached_copies(step, step.layers), step.unit(step.layers - 1).gathered
+    copies, gathered = cached_copies(step, step.layers), step.unit(step.layers - 1).gathered * (not step.gathered)
     yield Moment("loss", common | {HEAD_FORWARD: copies + step.stream * head.keeps_stream + head.loss_forward.bytes})
     yield Moment("loss", common | {HEAD_FORWARD: copies + step.stream + head.forward.bytes, GATHERING: gathered})
 
@@ -113,13 +119,14 @@ def block_backward(step: Step, i: int) -> Iterator[Moment]:
     if i == 0:
         high = max(high, positions_gradient(step) - step.kept_below[1])
     # The next block's weights are on their way while this one works, and the last one's gradients on theirs.
-    coming = step.unit(i - 1).gathered if i and not units.kept else 0
+    stay = units.kept or step.gathered
+    coming = step.unit(i - 1).gathered if i and not stay else 0
     going = step.unit(i + 1).reduced if i < last and step.reduces else 0
-    held = units.ends + step.gathered_below(i)
+    held = units.ends + step.gathered_beside(i, backward=True)
     common = {KEPT: step.kept_below[i + 1] + step.beside, STREAM: step.stream, WAITING: waiting(step),
               GATHERED: held + unit.gathered, **gradients(step, last - i)} | of_stage
     yield Moment(instant, common | {BLOCK_BACKWARD: high, GATHERING: coming, REDUCING: going})
-    if step.sharded and not units.kept:
+    if step.sharded and not stay:
         pack = step.unit(i - 1).pack if i else 0
         yield Moment(instant, common | {GATHERING: unit.gathered + pack, REDUCING: going})
     if step.sharded and step.reduces:
@@ -132,7 +139,8 @@ def embedding_backward(step: Step) -> Iterator[Moment]:
     """The token table's gradient; with sharded weights then the reduction of all gradients outside of the blocks."""
     units, own = step.units, step.own
     made, parts = (step.precision.gradients * count(part) for part in (own.table_gradient, own.embedding))
-    common = gradients(step, step.layers) | {WAITING: waiting(step), GATHERED: units.ends,
+    blocks = step.gathered_of(step.part.layers) * step.layout.staged
+    common = gradients(step, step.layers) | {WAITING: waiting(step), GATHERED: units.ends + blocks,
                                              REDUCING: step.unit(0).reduced * step.reduces,
                                              OUTPUT: 0 if step.part.last else 2 * step.stream}
     positions = count(own.positions_gradient)
@@ -151,8 +159,9 @@ def embedding_backward(step: Step) -> Iterator[Moment]:
         summing = step.precision.gradients * (count(own.ends_gradients) + summed_first(step))
         summing = piled.at_the_end(step) if step.piles else summing
         yield Moment("embedding", common | {WAITING: 0, UNREDUCED: summing})
-    if not step.reduces and step.job.accumulate == 2:
-        yield Moment("embedding", common | {WAITING: 0, GATHERED: 0, UNREDUCED: piled.converting(step)})
+    if not step.reduces and not step.finds:
+        gathered = common[GATHERED] * step.layout.staged
+        yield Moment("embedding", common | {WAITING: 0, GATHERED: gathered, UNREDUCED: piled.converting(step)})
     if step.sharded and step.reduces:
         waits = piled.at_the_end(step) if step.piles else reduction(step, own.ends, units.ends_reduced)
         yield Moment("embedding", common | {WAITING: 0, GATHERED: 0, UNREDUCED: waits, REDUCING: units.ends_reduced})
@@ -234,7 +243,8 @@ def temporaries(step: Step) -> int:
         return step.bytes.gradients * summed_in_step(step)
     if job.foreach:
         apart = step.undivided_elements  # a list holds tensors of one mesh: those that are not divided have their own
-        return width * max(step.all_elements("optimizer") - apart, apart)
+        # the square of a gradient takes it twice, and each time it is summed over the ranks
+        return width * max(step.all_elements("optimizer") - apart, apart, 2 * summed_in_step(step))
     return width * largest_pair(step)
 
 
@@ -242,7 +252,9 @@ def summed_in_step(step: Step) -> int:
     """Elements of the gradients that the optimizer itself has tensor-parallel ranks sum and divide."""
     if step.axes.tp == 1 or step.sharded:
         return 0
-    own = step.all
+    own = step.all_trained
+    if step.job.lora:  # of a matrix's two adapters, the one that every rank has all of
+        return len(step.rank.layers) * len(own.block) // 2 * step.job.lora * step.shape.hidden
     return count(() if own.is_tied else own.embedding) + count(own.positions if step.axes.sequence else ())
 
 

@@ -38,12 +38,12 @@ def head(shape: Shape, precision: Precision, axes: Axes = WHOLE, widened: bool =
     spread = axes.tp > 1 and not axes.loss  # each rank multiplies its part of the vocabulary, then all are gathered
     made, vocab = ("logits/t" if spread else "logits"), ("V" if spread else axes.part("V"))
     begin, x, saved = enter(precision, axes, "head input", "final norm")
+    ends = ("final norm", "head input")  # the head's caller holds its input until all of it has returned
     ops = [*norm(shape, precision, axes, "final norm", STREAM), *begin,
-           *linear(precision, made, x, "h", axes.part("V"), bias=False, saved=saved,
-                    ends=("final norm", "head input"))]
+           *linear(precision, made, x, "h", axes.part("V"), bias=False, saved=saved, ends=() if spread else ends)]
     if spread:
         whole = size("n V", precision.compute)
-        ops.append(Op("logits", "logits", whole, uses=(made,), forward_work=whole, ends=(made,)))
+        ops.append(Op("logits", "logits", whole, uses=(made,), forward_work=whole, ends=(made, *ends)))
     given, width, loss = "logits", 4 if precision.autocast or widened else precision.weights, []
     if width != precision.compute:
         given = WIDE_LOGITS
@@ -60,14 +60,20 @@ def head_norm(shape: Shape, precision: Precision) -> list[Op]:
     return norm(shape, precision, WHOLE, NORMED, STREAM)
 
 
-def part_of_loss(precision: Precision) -> list[Op]:
+def part_of_loss(precision: Precision, axes: Axes = WHOLE) -> list[Op]:
     """Output matrix and cross-entropy of some of the tokens, in fp32; models/chunked.py line by line."""
-    made, logits = "logits", size("n V", 4)
-    ops = linear(precision, made, NORMED, "h", "V", bias=False)
+    spread = axes.tp > 1 and not axes.loss
+    made, vocab = ("logits/t" if spread else "logits"), ("V" if spread else axes.part("V"))
+    begin, x, saved = enter(precision, axes, "head input", NORMED)
+    ops = [*begin, *linear(precision, made, x, "h", axes.part("V"), bias=False, saved=saved)]
+    if spread:
+        whole = size("n V", precision.compute)
+        ops.append(Op("logits", "logits", whole, uses=(made,), forward_work=whole, ends=(made,)))
+    made, logits = "logits", size(f"n {vocab}", 4)
     if precision.compute != 4:
         ops.append(Op(WIDE_LOGITS, WIDE_LOGITS, logits, uses=(made,), ends=(made,)))
         made = WIDE_LOGITS
-    return [*ops, *whole_loss(made, logits)]
+    return [*ops, *(divided_loss(made, logits, logits) if axes.loss else whole_loss(made, logits))]
 
 
 def whole_loss(given: str, logits: Size) -> list[Op]:

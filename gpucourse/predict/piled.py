@@ -4,17 +4,24 @@ With set_requires_gradient_sync(False) fully_shard leaves a unit's gradients who
 it would reduce them in, until the micro-batch that reduces; sharded ones exist only after that.
 """
 
+from collections.abc import Iterable
+
 from gpucourse.predict.step import Step
-from gpucourse.predict.tensors import count
+from gpucourse.predict.tensors import Tensor, count
 
 SOURCE = "torch.distributed.fsdp, set_requires_gradient_sync(False) before the last micro-batch"
 
 
 def before(step: Step) -> int:
     """Bytes during forward: all of them, but none in a first micro-batch."""
-    if not step.reduces and step.job.accumulate == 2:
-        return 0  # of two, the one that does not reduce is the first
-    return step.piled_width * count(step.trained.in_order(step.part.layers))
+    return everything(step) if step.finds else 0
+
+
+def everything(step: Step) -> int:
+    """Bytes of all of them."""
+    dense, others = step.all_trained.among(step.rank.layers)
+    blocks = dense * count(step.all_trained.dense) + others * count(step.all_trained.block)
+    return step.piled_width * (count(step.all_trained.ends_gradients) + blocks)
 
 
 def during(step: Step, blocks: int) -> int:
@@ -24,7 +31,7 @@ def during(step: Step, blocks: int) -> int:
     top, below = layers[len(layers) - blocks:], layers[:len(layers) - blocks]
     if step.reduces:  # those of the top blocks are shared out
         return width * (count(step.trained.ends_gradients) + of_blocks(step, below)) + new * (width != _low(step))
-    if step.job.accumulate == 2:
+    if not step.finds:
         return width * of_blocks(step, top) + new
     return before(step) + new * (width != _low(step))
 
@@ -35,14 +42,28 @@ def at_the_end(step: Step) -> int:
     both = _low(step) + step.piled_width * (step.piled_width != _low(step))
     if step.reduces:
         return both * ends
-    first = step.job.accumulate == 2
-    return step.piled_width * of_blocks(step, step.part.layers) + (_low(step) if first else both) * ends
+    if step.finds:
+        return everything(step) + (both - step.piled_width) * ends
+    return step.piled_width * of_blocks(step, step.part.layers) + _low(step) * ends
 
 
 def converting(step: Step) -> int:
-    """The same while a first micro-batch's are cast to the precision in which they wait: all, and the last uncast."""
-    everything = step.piled_width * count(step.trained.in_order(step.part.layers))
-    return everything + _low(step) * count(step.trained.ends[-1:]) * (step.piled_width != _low(step))
+    """The same while a first micro-batch's are cast, one after another, to the precision in which they wait."""
+    width, low = step.piled_width, _low(step)
+    ends = step.trained.ends_gradients
+    return width * (of_blocks(step, step.part.layers) + count(ends)) + casting(ends, width, low)
+
+
+def casting(tensors: Iterable[Tensor], width: int, low: int) -> int:
+    """Bytes above all cast ones: at the tensor that is cast both of it are there, and the later ones are not cast yet.
+    """
+    if width == low:
+        return 0
+    most, after = 0, 0
+    for tensor in reversed(list(tensors)):
+        most = max(most, low * count([tensor]) - (width - low) * after)
+        after += count([tensor])
+    return most
 
 
 def of_blocks(step: Step, layers: range) -> int:

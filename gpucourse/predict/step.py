@@ -1,5 +1,6 @@
 """One rank's step in numbers: what each block and the head cost, which tensors it owns, how they are shared out."""
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate
@@ -62,8 +63,10 @@ class Step:
 
     part: the layers that forward and backward go through here. rank: all that the rank has, where that is more.
     began: whether gradients exist already; None where that follows from the job, as without a pipeline. reduces: not
-    where unsharded gradients wait for a later micro-batch.
+    where unsharded gradients wait for a later micro-batch. after: what the part did last in its pipeline, F or B; "".
     """
+
+    after = ""
 
     def __init__(self, shape: Shape, job: Job, part: Part | None = None, rank: Part | None = None,
                  began: bool | None = None, reduces: bool = True):
@@ -75,13 +78,15 @@ class Step:
         self.layers = len(self.part.layers)
         # DDP's gradients are views of its buckets, which stay; a new gradient is made and copied in.
         in_buckets = self.layout.in_buckets and self.layout.bucket_view
-        self.piles, self.reduces = self.layout.reduce == "last" and job.accumulate > 1, reduces
+        self.piles = self.layout.staged or self.layout.reduce == "last" and job.accumulate > 1
+        self.reduces = reduces and not self.layout.staged
+        self.finds = bool(began) if self.layout.staged else reduces or job.accumulate > 2  # unsharded ones, if any wait
         self.piled_width = 4 if self.bytes.autocast else self.precision.gradients
         stay = job.accumulate > 1 if began is None else began
         self.gradients_stay = (stay or in_buckets) and not self.piles
         again = self.gradients_stay and not self.sharded  # unsharded gradients are new in every backward pass
         if self.piles:  # but then they are added to, unless this is the first, or they are kept in another precision
-            again = self.piled_width == self.precision.gradients and (reduces or job.accumulate > 2)
+            again = self.piled_width == self.precision.gradients and self.finds
         self.adds = again
         self.axes = axes(self.layout)
         self.seq = job.seq // self.layout.cp
@@ -101,7 +106,8 @@ class Step:
         if not self.part.last:  # the next stage's gradient is held until the whole backward pass is over
             self.blocks[-1] = self.described(*described[-1], again, lent=True)
         self.tied = shape.tied and self.part.whole and not job.lora
-        self.head = (head_in_parts(shape, self.precision, self.tokens, job.chunked_loss, again, self.tied)
+        self.head = (head_in_parts(shape, self.precision, self.axes, self.tokens, job.chunked_loss, again, self.tied,
+                                   bool(job.lora))
                      if job.chunked_loss else
                      costs.head(shape, self.precision, self.axes, self.tokens, self.sharded and self.bytes.autocast,
                                 again, bool(job.lora)))
@@ -116,13 +122,20 @@ class Step:
         stays = {id(block): self.at(block.stays) for block in self.blocks}
         self.kept_below = list(accumulate((stays[id(block)] for block in self.blocks), initial=0))
 
+    def once(self, after: str) -> "Step":
+        """The same once its part has done that, F or B, in its pipeline."""
+        _ = self.told_apart, self.units, self._all  # worked out once, and not by each copy
+        step = copy(self)
+        step.after = after
+        return step
+
     def described(self, shape: Shape, recompute: str, first: bool, again: bool, lent: bool = False) -> costs.Block:
         return costs.block(shape, self.precision, self.axes, self.tokens, recompute, again, lent, self.job.lora, first)
 
     def at(self, of: Size) -> int:
         return of.at(self.dims)
 
-    @property
+    @cached_property
     def told_apart(self) -> list[int]:
         """Blocks among which the highest moments of all blocks are: between them memory changes linearly."""
         last = self.layers - 1
@@ -155,13 +168,27 @@ class Step:
     def unit(self, i: int) -> Unit:
         return self.units.dense if self.is_dense(i) else self.units.block
 
+    @cached_property
+    def gathered(self) -> bool:
+        """Whether the blocks' weights are gathered before this part begins: in a pipeline, where that is never undone
+        after a backward."""
+        return self.layout.staged and (self.after == "B" or self.units.kept and self.after == "F")
+
+    def gathered_of(self, layers: range) -> int:
+        """Bytes of some layers' gathered weights."""
+        dense, others = self.own.among(layers)
+        return dense * self.units.dense.gathered + others * self.units.block.gathered
+
     def gathered_below(self, i: int) -> int:
         """Bytes of the blocks below block i whose weights stay gathered after forward."""
-        if not self.units.kept:
-            return 0
-        layers = self.part.layers
-        dense, others = self.own.among(layers[:i])
-        return dense * self.units.dense.gathered + others * self.units.block.gathered
+        return self.gathered_of(self.part.layers[:i]) if self.units.kept else 0
+
+    def gathered_beside(self, i: int, backward: bool = False) -> int:
+        """Bytes of the other blocks whose weights are gathered while block i works."""
+        above = self.gathered_of(self.part.layers[i + 1:]) if self.gathered or self.layout.staged and backward else 0
+        if self.gathered and backward:
+            return above + self.gathered_of(self.part.layers[:i])
+        return above + self.gathered_below(i)
 
     @property
     def expert_ways(self) -> int:
@@ -173,8 +200,8 @@ class Step:
         """Elements of optimizer state of the tensors that tensor parallelism leaves whole."""
         if self.axes.tp == 1 or self.axes.sequence:
             return 0
-        blocks = self.all.undivided * len(self.rank.layers)
-        return self.elements("optimizer", self.all.positions + self.all.final_norm + blocks)
+        of = self.all_trained
+        return self.elements("optimizer", of.positions + of.final_norm + of.undivided * len(self.rank.layers))
 
     def elements(self, kind: str, part: tuple[Tensor, ...], times: int = 1, ways: int = 0) -> int:
         """Elements that this rank keeps of a part's weights, gradients or optimizer state.

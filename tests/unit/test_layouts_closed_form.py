@@ -29,14 +29,29 @@ def slack(model, job) -> int:
 
 @pytest.mark.parametrize("layout", (FSDP, UNEVEN), ids=str)
 @pytest.mark.parametrize("job", (Job(2, 64), Job(1, 4, precision="bf16-autocast"),
+                                 Job(1, 16, precision="bf16-autocast"),
                                  Job(1, 16, precision="bf16", recompute="full", accumulate=2),
                                  Job(2, 16, precision="bf16-autocast", recompute="op", chunked_loss=3)), ids=str)
-@pytest.mark.parametrize("name", ("llama", "gpt"))
+@pytest.mark.parametrize("name", SHAPES)
 def test_every_instant_of_sharded_weights_equals_the_dry_run(name, job, layout):
     job = job.but(layout=layout)
     computed, dry = predict.memory(SHAPES[name], job), dryrun.memory(SHAPES[name], job)
     for instant in dry.at:
         assert abs(computed.total(instant) - dry.total(instant)) <= slack(SHAPES[name], job), instant
+    assert computed.states() == {kind: dry.at["step"].get(kind, 0) for kind in STATES}
+
+
+@pytest.mark.parametrize("layout", (Layout(tp=2), Layout(tp=2, vocab_parallel_loss=True),
+                                    Layout(dp=2, shard="zero3", tp=2)), ids=str)
+@pytest.mark.parametrize("job", (Job(2, 64), Job(2, 32, precision="bf16-autocast", recompute="full"),
+                                 Job(1, 32, precision="bf16", accumulate=2), Job(1, 32, precision="bf16", lora=4)),
+                         ids=str)
+@pytest.mark.parametrize("parts", (1, 3))
+def test_every_instant_of_a_divided_loss_in_parts_equals_the_dry_run(parts, job, layout):
+    job = job.but(layout=layout, chunked_loss=parts)
+    computed, dry = predict.memory(SHAPES["llama"], job), dryrun.memory(SHAPES["llama"], job)
+    for instant in dry.at:
+        assert abs(computed.total(instant) - dry.total(instant)) <= SCALARS + 8 * parts, instant
     assert computed.states() == {kind: dry.at["step"].get(kind, 0) for kind in STATES}
 
 
@@ -178,5 +193,3 @@ def test_one_rank_along_every_axis_is_one_device():
 def test_what_has_no_dry_run_says_so():
     with pytest.raises(BadInput, match="schedule interleaved with 2 stages a rank has no dry run"):
         dryrun.memory(SHAPES["llama"], Job(1, 16, accumulate=4, layout=Layout(pp=2, schedule="interleaved", chunks=2)))
-    with pytest.raises(BadInput, match="sharded weights in a pipeline have no dry run"):
-        dryrun.memory(SHAPES["llama"], Job(1, 16, accumulate=4, layout=Layout(dp=2, shard="zero3", pp=2)))

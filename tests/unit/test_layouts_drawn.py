@@ -23,6 +23,8 @@ KINDS = {
     "FSDP × TP": lambda draw: Layout(dp=2, shard="zero3", tp=2),
     "FSDP × TP+SP": lambda draw: Layout(dp=4, shard="zero3", tp=2, sequence_parallel=True,
                                         vocab_parallel_loss=draw.random() < 0.5),
+    "FSDP × PP": lambda draw: Layout(dp=2, shard="zero3", pp=2, schedule=draw.choice(("gpipe", "1f1b")),
+                                     reshard=draw.choice(("always", "never"))),
     "TP × PP": lambda draw: Layout(tp=2, sequence_parallel=draw.random() < 0.5, pp=2),
 }
 
@@ -36,7 +38,7 @@ def drawn(seed: int, count: int):
         common = dict(layers=draw.choice((2, 2, 3, 4)), hidden=hidden, heads=4, vocab=draw.choice((256, 1000, 4096)),
                       context=256, ffn=draw.choice((2, 3, 4)) * hidden, tied=draw.random() < 0.5)
         model = gpt("gpt", **common) if draw.random() < 0.5 else llama("llama", kv_heads=draw.choice((2, 4)), **common)
-        parts = draw.choice((0, 0, 3)) if layout.tp == 1 else 0
+        parts = 0 if layout.sequence_parallel else draw.choice((0, 0, 3))
         job = Job(draw.choice((1, 2, 4)), draw.choice((16, 64, 128)), layout=layout, chunked_loss=parts,
                   precision=draw.choice(("fp32", "bf16", "bf16-autocast", "fp16-autocast")),
                   recompute=draw.choice(("none", "attention", "op", "op-2", "full", "layer-2")),

@@ -62,8 +62,8 @@ def test_every_instant_of_a_gpt_and_a_llama_step():
                 assert abs(computed.total(instant) - dry.total(instant)) <= SCALARS, (shape.name, recompute, instant)
 
 
-@pytest.mark.parametrize("job", (Job(2, 128), Job(2, 100, "bf16", recompute="full"), Job(1, 128, "bf16-autocast")),
-                         ids=str)
+@pytest.mark.parametrize("job", (Job(2, 128), Job(2, 100, "bf16", recompute="full"), Job(1, 128, "bf16-autocast"),
+                                 Job(1, 16, "bf16")), ids=str)
 @pytest.mark.parametrize("parts", (dict(head_dim=32), dict(head_dim=12, tied=True), dict(qkv_bias=True),
                                    dict(qk_norm=True), dict(head_dim=24, qk_norm=True, qkv_bias=True)), ids=str)
 def test_every_instant_with_other_heads_biases_and_norms(parts, job):
@@ -101,10 +101,10 @@ def test_parts_finer_than_the_matrix_do_not_lower_the_peak():
     assert abs(peaks[4] - peaks[3]) < 4 * 512 * 64 < peaks[2] - peaks[3]  # less than the hidden states
 
 
-def test_a_loss_in_parts_is_for_whole_logits():
+def test_a_loss_in_parts_is_not_for_a_divided_sequence():
     shape, job = llama("llama", 2, 32, 4, 2, 88, vocab=500, context=128), Job(1, 64, chunked_loss=4)
-    with pytest.raises(BadInput, match="chunked-loss is 4 with tp 2; .*use vocab-parallel-loss"):
-        predict.memory(shape, job.but(layout=Layout(tp=2)))
+    with pytest.raises(BadInput, match="chunked-loss is 4 with sequence-parallel; .*use vocab-parallel-loss"):
+        predict.memory(shape, job.but(layout=Layout(tp=2, sequence_parallel=True)))
 
 
 def test_a_changed_coefficient_would_be_seen():

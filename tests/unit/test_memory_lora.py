@@ -11,7 +11,8 @@ from gpucourse.evidence import STATES
 from gpucourse.predict.lora import gradient_bytes
 
 SMALL = dict(vocab=500, context=128)
-SHAPES = {"llama": llama("llama", 3, 64, 4, 2, 176, **SMALL), "gpt": gpt("gpt", 3, 64, 4, **SMALL)}
+SHAPES = {"llama": llama("llama", 3, 64, 4, 2, 176, **SMALL), "gpt": gpt("gpt", 3, 64, 4, **SMALL),
+          "wide": llama("wide", 3, 64, 4, 2, 176, head_dim=24, qk_norm=True, **SMALL)}
 SCALARS = 16  # the loss, its gradient, its running sum
 
 
@@ -27,6 +28,44 @@ def test_every_instant_equals_the_dry_run(name, job):
     for instant in dry.at:
         assert abs(computed.total(instant) - dry.total(instant)) <= SCALARS, instant
     assert computed.states() == {kind: dry.at["step"].get(kind, 0) for kind in STATES}
+
+
+@pytest.mark.parametrize("parts", (1, 3, 40))
+@pytest.mark.parametrize("name, job", (("llama", Job(2, 64, lora=4)),
+                                       ("gpt", Job(1, 100, "bf16", lora=4, accumulate=2)),
+                                       ("llama", Job(1, 100, "bf16-autocast", recompute="full", lora=4)),
+                                       ("gpt", Job(2, 64, "bf16-autocast", lora=4,
+                                                   layout=Layout(dp=2, shard="zero3")))), ids=str)
+def test_every_instant_of_a_frozen_head_in_parts(name, job, parts):
+    job = job.but(chunked_loss=parts)
+    computed, dry = predict.memory(SHAPES[name], job), dryrun.memory(SHAPES[name], job)
+    for instant in dry.at:
+        assert abs(computed.total(instant) - dry.total(instant)) <= SCALARS + 8 * parts, instant
+    assert computed.states() == {kind: dry.at["step"].get(kind, 0) for kind in STATES}
+
+
+@pytest.mark.parametrize("layout", (Layout(tp=2), Layout(tp=2, sequence_parallel=True, vocab_parallel_loss=True),
+                                    Layout(dp=2, shard="zero3", tp=2, sequence_parallel=True)), ids=str)
+@pytest.mark.parametrize("name, job", (("llama", Job(2, 64, lora=4)),
+                                       ("gpt", Job(1, 32, "bf16", recompute="full", lora=4, accumulate=2)),
+                                       ("llama", Job(2, 32, "bf16-autocast", recompute="op", lora=4)),
+                                       ("gpt", Job(2, 32, "bf16", lora=2, optimizer="momentum")),
+                                       ("wide", Job(2, 32, "bf16", recompute="attention", lora=2, optimizer="sgd"))),
+                         ids=str)
+def test_every_instant_of_divided_adapters_equals_the_dry_run(name, job, layout):
+    job = job.but(layout=layout)
+    computed, dry = predict.memory(SHAPES[name], job), dryrun.memory(SHAPES[name], job)
+    for instant in dry.at:
+        assert abs(computed.total(instant) - dry.total(instant)) <= SCALARS, instant
+    assert computed.states() == {kind: dry.at["step"].get(kind, 0) for kind in STATES}
+
+
+def test_of_an_adapter_pair_one_is_whole_on_every_rank():
+    model, rank, tp = shape("llama-3.1-8b"), 16, 8
+    h, k, f = model.hidden, model.kv_hidden, model.ffn
+    divided = 2 * h + 2 * k + 3 * f  # outputs of q, k, v, gate and up, inputs of out and down
+    gradients = predict.memory(model, Job(1, 1024, "bf16", lora=rank, layout=Layout(tp=tp))).states()["gradients"]
+    assert gradients == 2 * model.layers * rank * (7 * h + divided // tp)
 
 
 @pytest.mark.parametrize("recompute", ("none", "full"))
@@ -84,7 +123,5 @@ def test_sharded_per_parameter_only_adapters_wait_for_reduction():
 
 
 def test_what_is_not_predicted_is_said():
-    with pytest.raises(BadInput, match="lora with tensor parallelism is not predicted"):
-        predict.memory(SHAPES["llama"], Job(1, 64, lora=4, layout=Layout(tp=2)))
     with pytest.raises(BadInput, match="lora with experts is not predicted"):
         predict.memory(shape("mixtral-8x7b"), Job(1, 64, lora=4))

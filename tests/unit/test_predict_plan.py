@@ -92,9 +92,9 @@ def test_ddp_reduces_gradients_once_a_step():
 
 def test_recomputing_repeats_the_collectives_of_forward():
     split = dict(tp=8, sequence_parallel=True, vocab_parallel_loss=True)
-    full, none = (by_axis(LLAMA, laid_out(JOB.but(recompute=r), **split))["tensor"] for r in ("full", "none"))
+    full, op, none = (by_axis(LLAMA, laid_out(JOB.but(recompute=r), **split))["tensor"] for r in ("full", "op", "none"))
     assert none == pytest.approx(32 * 8 * 2 * 8192 * 4096 * 7 / 8)
-    assert full == pytest.approx(1.5 * none)
+    assert full == op == pytest.approx(11 / 8 * none)  # two gathers and a reduce-scatter: the second is not needed
 
 
 def test_a_whole_loss_gathers_the_logits():
@@ -208,3 +208,38 @@ def test_a_residual_of_another_size_names_the_largest_line():
     model, job = shape("gpt2"), Job(8, 1024)
     text = compare(memory(model, job), memory(model, job.but(micro_batch=7))).explained()
     assert text.startswith("activations and temporaries: -") and text.endswith("; largest line: saved by the blocks")
+
+
+# the host
+
+def test_offload_takes_gradients_to_the_host_and_weights_back():
+    here = cluster("h100-sxm")
+    apart, kept = (plan(LLAMA, JOB.but(micro_batch=1, seq=512, offload=off), here) for off in (True, False))
+    there, back = ((t.size, t.behind, link) for t, link in apart.carried)
+    assert there[:2] == (4 * P, "backward") and back[:2] == (4 * P, "")
+    assert there[2].bandwidth == here.gpu.pcie_gb_s * 1e9 and kept.carried == ()
+    one_way = 4 * P / there[2].bandwidth
+    low, high = (a - b for a, b in zip(apart.time.seconds, kept.time.seconds, strict=True))
+    assert one_way < low < high == pytest.approx(2 * one_way)
+
+
+@pytest.mark.parametrize("layout, share", ((dict(dp=8), 1), (dict(dp=8, shard="zero1"), 8),
+                                           (dict(dp=8, shard="zero3"), 8), (dict(dp=8, shard="zero3", tp=2), 16)))
+def test_each_rank_copies_what_its_optimizer_steps(layout, share):
+    copies = [t for t in step_traffic(LLAMA, laid_out(JOB.but(offload=True), **layout)) if t.axis == "host"]
+    assert [t.sent for t in copies] == pytest.approx([4 * P / share] * 2, rel=1e-6)
+
+
+def test_of_a_frozen_model_only_adapters_are_copied():
+    h, k, f = LLAMA.hidden, LLAMA.kv_hidden, LLAMA.ffn
+    copies = step_traffic(LLAMA, Job(1, 512, "bf16", lora=16, offload=True))
+    assert [t.size for t in copies] == [2 * 32 * 16 * (4 * h + 2 * (h + k) + 3 * (h + f))] * 2
+
+
+@pytest.mark.parametrize("shard, gathered", (("none", 0), ("zero1", 0), ("zero3", 2)))
+def test_of_a_frozen_model_only_adapters_are_reduced(shard, gathered):
+    """In bytes an element, of what seven of eight ranks send: all weights are gathered, adapters' gradients reduced."""
+    trained = 32 * 16 * (4 * 4096 + 2 * (4096 + 1024) + 3 * (4096 + 14336))
+    found = sent(step_traffic(LLAMA, laid_out(Job(1, 512, "bf16", lora=16), dp=8, shard=shard)))
+    reduced = {"none": 2 * 2, "zero1": 2 + 2, "zero3": 2}[shard] * trained
+    assert found == pytest.approx(7 / 8 * (2 * gathered * (P + trained) + reduced))

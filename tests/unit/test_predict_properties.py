@@ -9,7 +9,7 @@ from gpucourse.catalog.jobs import Job
 from gpucourse.catalog.layouts import SHARDS, Layout
 from gpucourse.catalog.shapes import gpt, llama
 from gpucourse.errors import BadInput
-from gpucourse.predict.memory import memory
+from gpucourse.predict.memory import memory, memory_of_rank
 from gpucourse.predict.plan import plan
 
 GPT = gpt("gpt", 8, 512, 8, vocab=5000, context=4096)
@@ -36,8 +36,11 @@ def states(shape, job):
 
 
 def activations(shape, job):
-    """The most that is held beside weights, gradients and optimizer state."""
+    """The most that is held beside weights, gradients and optimizer state; in a pipeline by the first rank, as another
+    choice may make another rank the fullest."""
     ledger = predicted(shape, job)
+    if job.layout.pp > 1:
+        ledger = memory_of_rank(shape, job, 0)
     parts = [line for line in ledger.lines if line.category == "activations"]
     return max(sum(line.at.get(instant, 0) for line in parts) for instant in ledger.instants)
 
