@@ -16,18 +16,30 @@ from gpucourse.predict.search import search
 
 PREDICTIONS = 100
 SEQUENCES = (8192, 4096, 2048, 1024, 512)
+LAYOUTS = {
+    "one device": Layout(),
+    "FSDP": Layout(dp=64, shard="zero3"),
+    "TP + SP": Layout(dp=8, tp=8, sequence_parallel=True),
+    "PP": Layout(dp=16, pp=4),
+    "TP × PP": Layout(dp=4, tp=4, pp=4),
+    "FSDP × PP": Layout(dp=16, pp=4, shard="zero3"),
+    "FSDP × PP, interleaved": Layout(dp=16, pp=4, shard="zero3", schedule="interleaved", chunks=2),
+}
 
 
 def main() -> None:
     model, there, job = shape("llama-3.1-8b"), cluster("h100-sxm", 64, 8, "ib-400"), Job(seq=8192, precision="bf16")
-    sharded = job.but(layout=Layout(dp=64, shard="zero3"))
     # every prediction asks of another sequence, so that none finds another's arithmetic done
-    alone = [timed(plan, model, sharded.but(seq=4096 + i), there)[0] for i in range(PREDICTIONS)]
+    asked = ((name, job.but(layout=layout, accumulate=16, seq=4096 + 8 * (i + PREDICTIONS * place)))
+             for place, (name, layout) in enumerate(LAYOUTS.items()) for i in range(PREDICTIONS))
+    alone = {name: [] for name in LAYOUTS}
+    for name, of in asked:
+        alone[name].append(timed(plan, model, of, there)[0])
     searches = [timed(search, model, there, 128, job.but(seq=seq)) for seq in SEQUENCES]
     each = [10_000 * seconds / found.layouts for seconds, found in searches]
     print(columns_text([
         ["", "median", "lowest", "highest", "runs"],
-        row("one prediction, ms", [1e3 * seconds for seconds in alone]),
+        *(row(f"one prediction, {name}, ms", [1e3 * seconds for seconds in times]) for name, times in alone.items()),
         row(f"a search over {min(found.layouts for _, found in searches):,} layouts or more, s",
             [seconds for seconds, _ in searches]),
         row("the same for 10,000 layouts, s", each),

@@ -85,26 +85,38 @@ def block(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute
     kept, left, stays, keeps_stream = saved(shape, precision, axes, recompute, bool(rank), first)
     again_run = recomputation.replay(ops, dims, recompute)
     given = {network.STREAM: stream(precision, axes)}
-    return Block(kept, stays, keeps_stream, tape.highest(tape.forward(ops, dims, left)),
+    return Block(kept, stays, keeps_stream, block_forward(shape, precision, axes, tokens, recompute, rank, first),
                  tape.highest(tape.backward(ops, dims, given, again, lent, again_run)))
 
 
 @cache
+def block_forward(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute: str, rank: int,
+                  first: bool) -> High:
+    """Its highest moment forward, which knows nothing of gradients."""
+    ops, dims = operations(shape, precision, axes, bool(rank), first), axes.values(shape, tokens, rank)
+    _, left, _, _ = saved(shape, precision, axes, recompute, bool(rank), first)
+    return tape.highest(tape.forward(ops, dims, left))
+
+
+@cache
 def head_operations(shape: Shape, precision: Precision, axes: Axes, widened: bool,
-                    frozen: bool) -> tuple[tuple[Op, ...], tuple[Op, ...], Left, Size]:
-    """The head's and the loss's, of however many tokens; and what they keep, as names and in bytes."""
+                    frozen: bool) -> tuple[tuple[Op, ...], tuple[Op, ...], Left, Size, Size]:
+    """The head's and the loss's, of however many tokens; what they keep, as names and in bytes; what is alive when the
+    model has returned.
+    """
     model, loss = network.head(shape, precision, axes, widened)
     if frozen:
         model = lora.frozen_head(model)
-    kept = tape.kept(model + loss)
-    return tuple(model), tuple(loss), kept, tape.size_of(model + loss, kept, {network.STREAM: stream(precision, axes)})
+    kept, given = tape.kept(model + loss), {network.STREAM: stream(precision, axes)}
+    returned = tape.size_of(model, tape.kept(model), given) + model[-1].size
+    return tuple(model), tuple(loss), kept, tape.size_of(model + loss, kept, given), returned
 
 
 @cache
 def head(shape: Shape, precision: Precision, axes: Axes, tokens: int, widened: bool, again: bool,
          frozen: bool = False) -> Head:
     """The head's costs; widened: the model itself hands out fp32 logits. frozen: it is not trained."""
-    model, loss, kept, kept_size = head_operations(shape, precision, axes, widened, frozen)
+    model, loss, kept, kept_size, returned = head_operations(shape, precision, axes, widened, frozen)
     dims, given = axes.values(shape, tokens), {network.STREAM: stream(precision, axes)}
     of_loss = {op.name for op in loss}
 
@@ -120,5 +132,4 @@ def head(shape: Shape, precision: Precision, axes: Axes, tokens: int, widened: b
              for high in tape.forward(model + loss, dims, kept)]
     forward, loss_forward = apart(highs, in_forward)
     backward, loss_backward = apart(tape.backward(model + loss, dims, given, again), of_loss)
-    returned = tape.size_of(model, tape.kept(model), given) + model[-1].size
     return Head(kept_size, returned, keeps_stream, forward, loss_forward, loss_backward, backward)

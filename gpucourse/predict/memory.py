@@ -16,6 +16,7 @@ from gpucourse.predict.moments import Moment
 from gpucourse.predict.optimizer import on_host
 from gpucourse.predict.parameters import parameters
 from gpucourse.predict.pipeline import situations
+from gpucourse.predict.schedules import stages_a_rank
 from gpucourse.predict.step import Step
 
 LACKING = ("parallel", "other")  # parts that our networks do not have
@@ -80,7 +81,8 @@ def stage(shape: Shape, job: Job, rank: int) -> tuple[Step, Callable[[Step], Ite
             others = sum(count * steps[of, now.began].held for of, count in now.others)
             play = at.forward if now.kind == "F" else at.backward
             for moment in play(steps[now.stage, now.began]):
-                yield Moment(moment.instant, moment.parts | {at.OTHERS: others})
+                moment.parts[at.OTHERS] = others
+                yield moment
         yield from at.update(step)
 
     def with_sharded_weights(step: Step) -> Iterator[Moment]:
@@ -103,6 +105,8 @@ def check(shape: Shape, job: Job) -> None:
     if job.seq > shape.context:
         raise BadInput(f"seq {job.seq} is longer than the context of {shape.name}: {shape.context}")
     must_divide(shape, job)
+    if job.layout.pp > 1:
+        stages_a_rank(job.layout.schedule, job.layout.pp, job.accumulate, job.layout.chunks)
     lacking = [name for name in LACKING if getattr(shape, name)]
     if lacking:
         raise BadInput(f"{shape.name} has {', '.join(lacking)}: its memory is not predicted yet; use a GPT-2 or Llama "

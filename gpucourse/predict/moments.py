@@ -193,10 +193,12 @@ def gradients(step: Step, blocks: int) -> dict[str, int]:
     unreduced = step.precision.gradients * count(above) if step.sharded else 0
     if step.gradients_stay:
         return {GRADIENTS: all_gradients(step), UNREDUCED: unreduced}
+    if step.piles and not step.reduces:
+        return {GRADIENTS: 0, UNREDUCED: piled.during(step, blocks)}
     layers = step.part.layers
     existing = step.block_elements("gradients", layers[len(layers) - blocks:])
     if step.piles:
-        return {GRADIENTS: step.bytes.gradients * existing * step.reduces, UNREDUCED: piled.during(step, blocks)}
+        return {GRADIENTS: step.bytes.gradients * existing, UNREDUCED: piled.during(step, blocks)}
     existing += 0 if step.sharded else step.elements("gradients", above)
     return {GRADIENTS: step.bytes.gradients * existing, UNREDUCED: unreduced}
 

@@ -193,3 +193,9 @@ def test_one_rank_along_every_axis_is_one_device():
 def test_what_has_no_dry_run_says_so():
     with pytest.raises(BadInput, match="schedule interleaved with 2 stages a rank has no dry run"):
         dryrun.memory(SHAPES["llama"], Job(1, 16, accumulate=4, layout=Layout(pp=2, schedule="interleaved", chunks=2)))
+
+
+@pytest.mark.parametrize("schedule", ["zbv", "dualpipe", "interleaved"])
+def test_a_schedule_of_several_stages_a_rank_is_refused_with_one(schedule):
+    with pytest.raises(BadInput, match=f"chunks is 1; {schedule} works with 2"):
+        predict.memory(SHAPES["llama"], Job(seq=64, accumulate=8, layout=Layout(pp=2, schedule=schedule)))
