@@ -50,7 +50,7 @@ def drawn(chart: TimelineChart) -> bytes:
     links = any(span.row == "link" for rank in chart.spans for span in rank)
     note = f"ms, {chart.kind}" + ("; the narrow bars are the link" if links else "")
     figure, (axes,) = page(chart.title, note, (0.075, 0.42 / height, 0.79, 1 - 1.02 / height), height=height, grid="x")
-    names = dict.fromkeys(span.name for rank in chart.spans for span in rank)
+    names = named(chart)
     shade = {name: SHADES[place % len(SHADES)] for place, name in enumerate(names)}
     for rank, spans in enumerate(chart.spans):
         for row, top, bar in (("compute", rank - 0.36, ROW), ("link", rank + 0.1, LINK)):
@@ -62,6 +62,13 @@ def drawn(chart: TimelineChart) -> bytes:
                   transform=axes.transAxes, clip_on=False)
         axes.text(1.025, y, name, transform=axes.transAxes, va="center", fontsize=8.5, color=INK)
     return png(figure)
+
+
+def named(chart: TimelineChart) -> list[str]:
+    """What ranks did, in the order in which they began it; then what their links carried: the same on every run."""
+    every = sorted(chain.from_iterable(chart.spans), key=lambda span: span.begin)
+    own = dict.fromkeys(span.name for span in every if span.row == "compute")
+    return [*own, *sorted({span.name for span in every} - {*own})]
 
 
 def draw_row(axes, chart: TimelineChart, spans, top: float, bar: float, shade: dict[str, str]) -> None:

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gpucourse.catalog.links import Link
-from gpucourse.live.timeline import timeline
+from gpucourse.live.timeline import named, timeline
 from gpucourse.ranks import messages, pickling, places
 from gpucourse.ranks.line import Line
 from gpucourse.ranks.relay import MOST_LINES, Relay
@@ -119,6 +119,14 @@ def test_messages_leave_one_after_another_and_arrive_a_latency_later():
     assert line.ready(now) == second and line.ready(second + 1) == second + 1
     line.busy_until(second - 1)
     assert line.ready(now) == second
+
+
+def test_a_timeline_s_shades_do_not_depend_on_what_the_link_carried_first():
+    own = [Span("forward", 0.1, 0.2), Span("backward", 0.2, 0.4)]
+    orders = [("barrier", "all-reduce"), ("all-reduce", "barrier")]
+    names = [named(timeline([[Span(first, 0.0, 0.05, "link"), *own, Span(then, 0.3, 0.35, "link")]], "One rank"))
+             for first, then in orders]
+    assert names == [["forward", "backward", "all-reduce", "barrier"]] * 2
 
 
 def test_a_timeline_is_drawn_small_and_named():
