@@ -8,7 +8,7 @@ from gpucourse.catalog.shapes import Shape
 from gpucourse.predict import lora, network, tape
 from gpucourse.predict import recompute as recomputation
 from gpucourse.predict.axes import Axes
-from gpucourse.predict.sizes import Size, size
+from gpucourse.predict.sizes import UNKNOWN, Size, size
 from gpucourse.predict.tape import High, Left, Op
 
 
@@ -81,55 +81,54 @@ def block(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute
     again: gradients exist already. lent: the gradient of its output belongs to someone else, who holds it all the
     while. rank: of adapters on frozen matrices, 0 for none; then nobody asks the first block for a gradient.
     """
-    ops, dims = operations(shape, precision, axes, bool(rank), first), axes.values(shape, tokens, rank)
-    kept, left, stays, keeps_stream = saved(shape, precision, axes, recompute, bool(rank), first)
-    again_run = recomputation.replay(ops, dims, recompute)
-    given = {network.STREAM: stream(precision, axes)}
-    return Block(kept, stays, keeps_stream, block_forward(shape, precision, axes, tokens, recompute, rank, first),
-                 tape.highest(tape.backward(ops, dims, given, again, lent, again_run)))
+    dims, adapted = axes.values(shape, tokens, rank), bool(rank)
+    kept, _, stays, keeps_stream = saved(shape, precision, axes, recompute, adapted, first)
+    forward, backward = block_highs(shape, precision, axes, recompute, again, lent, adapted, first)
+    return Block(kept, stays, keeps_stream, tape.highest_at(forward, dims), tape.highest_at(backward, dims))
 
 
 @cache
-def block_forward(shape: Shape, precision: Precision, axes: Axes, tokens: int, recompute: str, rank: int,
-                  first: bool) -> High:
-    """Its highest moment forward, which knows nothing of gradients."""
-    ops, dims = operations(shape, precision, axes, bool(rank), first), axes.values(shape, tokens, rank)
-    _, left, _, _ = saved(shape, precision, axes, recompute, bool(rank), first)
-    return tape.highest(tape.forward(ops, dims, left))
-
-
-@cache
-def head_operations(shape: Shape, precision: Precision, axes: Axes, widened: bool,
-                    frozen: bool) -> tuple[tuple[Op, ...], tuple[Op, ...], Left, Size, Size]:
-    """The head's and the loss's, of however many tokens; what they keep, as names and in bytes; what is alive when the
-    model has returned.
-    """
-    model, loss = network.head(shape, precision, axes, widened)
-    if frozen:
-        model = lora.frozen_head(model)
-    kept, given = tape.kept(model + loss), {network.STREAM: stream(precision, axes)}
-    returned = tape.size_of(model, tape.kept(model), given) + model[-1].size
-    return tuple(model), tuple(loss), kept, tape.size_of(model + loss, kept, given), returned
+def block_highs(shape: Shape, precision: Precision, axes: Axes, recompute: str, again: bool, lent: bool, adapted: bool,
+                first: bool) -> tuple[tuple[High, ...], tuple[High, ...]]:
+    """What can be the highest moments of a block, forward and backward, of however many tokens."""
+    ops, given = operations(shape, precision, axes, adapted, first), {network.STREAM: stream(precision, axes)}
+    _, left, _, _ = saved(shape, precision, axes, recompute, adapted, first)
+    again_run = recomputation.replay(ops, UNKNOWN, recompute)
+    return (tape.candidates(tape.forward(ops, UNKNOWN, left)),
+            tape.candidates(tape.backward(ops, UNKNOWN, given, again, lent, again_run)))
 
 
 @cache
 def head(shape: Shape, precision: Precision, axes: Axes, tokens: int, widened: bool, again: bool,
          frozen: bool = False) -> Head:
     """The head's costs; widened: the model itself hands out fp32 logits. frozen: it is not trained."""
-    model, loss, kept, kept_size, returned = head_operations(shape, precision, axes, widened, frozen)
-    dims, given = axes.values(shape, tokens), {network.STREAM: stream(precision, axes)}
-    of_loss = {op.name for op in loss}
+    dims = axes.values(shape, tokens)
+    kept, returned, keeps_stream, highs = head_highs(shape, precision, axes, widened, again, frozen)
+    return Head(kept, returned, keeps_stream, *(tape.highest_at(some, dims) for some in highs))
 
-    def apart(highs: list[High], of_loss: set[str]) -> tuple[High, High]:
+
+@cache
+def head_highs(shape: Shape, precision: Precision, axes: Axes, widened: bool, again: bool,
+               frozen: bool) -> tuple[Size, Size, bool, tuple[tuple[High, ...], ...]]:
+    """Of however many tokens: what head and loss keep, what is alive when the model has returned, whether the stream
+    is; and what can be the highest moments of the head and of the loss forward, of the loss and of the head backward.
+    """
+    model, loss = network.head(shape, precision, axes, widened)
+    model = lora.frozen_head(model) if frozen else model
+    kept, given, of_loss = tape.kept(model + loss), {network.STREAM: stream(precision, axes)}, {op.name for op in loss}
+    returned = tape.size_of(model, tape.kept(model), given) + model[-1].size
+
+    def apart(highs: list[High], of_loss: set[str]) -> tuple[tuple[High, ...], tuple[High, ...]]:
         mine = [high for high in highs if high.at.partition(":")[0] not in of_loss]
-        return tape.highest(mine), tape.highest(high for high in highs if high not in mine)
+        return tape.candidates(mine), tape.candidates([high for high in highs if high not in mine])
 
     # fully_shard still holds a buffer while it widens the logits, and gathers again only once they have a gradient; but
     # the model itself has returned, and let go of its stream.
     in_forward, keeps_stream = of_loss - {network.WIDE_LOGITS} if widened else of_loss, network.STREAM in kept.tensors
-    gone = 0 if keeps_stream else given[network.STREAM].at(dims)
+    gone = 0 if keeps_stream else given[network.STREAM]
     highs = [High(high.bytes - gone, high.at) if widened and high.at == network.WIDE_LOGITS else high
-             for high in tape.forward(model + loss, dims, kept)]
+             for high in tape.forward(model + loss, UNKNOWN, kept)]
     forward, loss_forward = apart(highs, in_forward)
-    backward, loss_backward = apart(tape.backward(model + loss, dims, given, again), of_loss)
-    return Head(kept_size, returned, keeps_stream, forward, loss_forward, loss_backward, backward)
+    backward, loss_backward = apart(tape.backward(model + loss, UNKNOWN, given, again), of_loss)
+    size = tape.size_of(model + loss, kept, given)
+    return size, returned, keeps_stream, (forward, loss_forward, loss_backward, backward)

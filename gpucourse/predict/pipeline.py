@@ -27,7 +27,7 @@ class Situation(NamedTuple):
     last: tuple[tuple[int, str], ...]
 
 
-def situations(job: Job, rank: int) -> frozenset[Situation]:
+def situations(job: Job, rank: int) -> tuple[Situation, ...]:
     """Of each kind the one with most in flight; job.accumulate is the number of micro-batches."""
     return _situations(*of_schedule(job), rank)
 
@@ -38,13 +38,13 @@ def of_schedule(job: Job) -> tuple[str, int, int, int]:
 
 
 @cache
-def _situations(name: str, ranks: int, micro_batches: int, chunks: int, rank: int) -> frozenset[Situation]:
+def _situations(name: str, ranks: int, micro_batches: int, chunks: int, rank: int) -> tuple[Situation, ...]:
     most: dict[tuple, Situation] = {}
     for at in played(name, ranks, micro_batches, chunks, rank):
         before = most.get(at[:4])
         if before is None or in_flight(at) > in_flight(before):
             most[at[:4]] = at
-    return frozenset(most.values())
+    return tuple(most.values())  # in a fixed order: of two moments that are equally high one stands in the ledger
 
 
 @cache

@@ -20,6 +20,16 @@ class Dims(dict):
         return worked_out
 
 
+class Unknown(Dims):
+    """Dimensions that are not known yet: a size at them is the size itself, so that sums of sizes stay formulas."""
+
+    def __missing__(self, of: "Size") -> "Size":
+        return of
+
+
+UNKNOWN = Unknown()
+
+
 class Size:
     """Bytes as {product of dimensions: coefficient}: `size("n h", 4) + size("n", 8)` is n·(4h + 8)."""
 
@@ -28,7 +38,10 @@ class Size:
     def __init__(self, terms: Mapping[Term, int]):
         self.terms = {term: c for term, c in terms.items() if c}
 
-    def __add__(self, other: "Size") -> "Size":
+    def __add__(self, other: "Size | int") -> "Size":
+        """other: a size, or 0, with which a sum begins."""
+        if not isinstance(other, Size):
+            return self
         terms = dict(self.terms)
         for term, c in other.terms.items():
             terms[term] = terms.get(term, 0) + c
@@ -37,7 +50,17 @@ class Size:
     def __mul__(self, times: int) -> "Size":
         return Size({term: c * times for term, c in self.terms.items()})
 
-    __rmul__ = __mul__
+    def __sub__(self, other: "Size | int") -> "Size":
+        return self + -1 * other
+
+    def __rsub__(self, zero: int) -> "Size":
+        return -1 * self
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def covers(self, other: "Size") -> bool:
+        """Whether it is at least `other` whatever the dimensions."""
+        return all(self.terms.get(term, 0) >= other.terms.get(term, 0) for term in (*self.terms, *other.terms))
 
     def at(self, dims: Mapping[str, int]) -> int:
         """Bytes for these dimensions."""

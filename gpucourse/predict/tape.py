@@ -3,6 +3,9 @@
 This is PyTorch's rule book in small. Forward: an operation makes its output, and keeps what its backward will need.
 Backward, in the opposite order: an operation makes the gradients of what it used, then lets go of what it kept and of
 the gradient it was given; where a tensor was used twice, the two gradients are added into a new one.
+
+Played over dimensions that are not known yet (sizes.UNKNOWN), the bytes are formulas: of those only a few can be the
+highest, and a prediction evaluates no others.
 """
 
 from collections import Counter
@@ -51,7 +54,7 @@ class Left:
 class High:
     """The highest moment of an operation: bytes above the start of the pass, and the operation's name."""
 
-    bytes: int
+    bytes: int | Size
     at: str
 
 
@@ -69,6 +72,19 @@ class Replay:
 
 def highest(highs: Iterable[High]) -> High:
     return max(highs, key=lambda high: high.bytes, default=High(0, "its start"))
+
+
+def candidates(highs: Sequence[High]) -> tuple[High, ...]:
+    """Of highs that are formulas those that can be the highest, for some dimensions."""
+    found: list[High] = []
+    for high in highs:
+        if not any(other.bytes.covers(high.bytes) for other in found):
+            found = [*(other for other in found if not high.bytes.covers(other.bytes)), high]
+    return tuple(found)
+
+
+def highest_at(highs: Iterable[High], dims: Mapping[str, int]) -> High:
+    return highest(High(high.bytes.at(dims), high.at) for high in highs)
 
 
 def kept(ops: Sequence[Op]) -> Left:
