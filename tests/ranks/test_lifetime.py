@@ -190,7 +190,7 @@ def test_a_parent_that_has_multiplied_matrices_on_several_threads_still_launches
         torch.set_num_threads(before)
 
 
-def test_an_interrupt_says_where_the_ranks_were():
+def test_an_interrupt_says_where_the_ranks_were(interruptible):
     def hang():
         import time
 

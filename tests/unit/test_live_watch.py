@@ -290,14 +290,6 @@ def test_a_budget_inside_a_watched_block(capsys):
     assert refused.value is not None
 
 
-@pytest.fixture
-def interruptible():
-    """A process started in the background may have been told to ignore interrupts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_an_interrupt_inside_a_watched_block(capsys, interruptible):
     threads = threading.active_count()
     alive = []
