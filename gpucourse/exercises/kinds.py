@@ -51,6 +51,11 @@ class Pick:
     why: Mapping[str, str]
 
 
+def one_of(why: Mapping[str, str], right: str | Callable[..., str]) -> Pick:
+    """A pick among words that say what they mean: the keys of `why`."""
+    return Pick(options={key: key for key in why}, right=right, why=why)
+
+
 @dataclass(frozen=True)
 class Exercise:
     """What every exercise has. `needs_gpus`: with fewer it is skipped, and `instead` says what is shown."""

@@ -6,7 +6,7 @@ import random
 from gpucourse.catalog import GiB, Job, Shape, published, shape
 from gpucourse.evidence import INSTANTS
 from gpucourse.exercises.expect import expect_equal
-from gpucourse.exercises.kinds import Misconception, Pick, Quantity
+from gpucourse.exercises.kinds import Misconception, Pick, Quantity, one_of
 from gpucourse.predict import memory
 
 
@@ -103,7 +103,7 @@ WHY_NOT = {
 
 
 def lever_part(name: str) -> Pick:
-    return Pick(options={key: key for key in WHY_NOT}, right=lambda: best_lever(name), why=WHY_NOT)
+    return one_of(WHY_NOT, lambda: best_lever(name))
 
 
 def new_peak(name: str) -> Quantity:

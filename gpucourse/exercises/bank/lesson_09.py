@@ -4,7 +4,7 @@ import random
 
 from gpucourse.catalog.links import Link
 from gpucourse.exercises.expect import expect_at_most, expect_close, expect_equal
-from gpucourse.exercises.kinds import Code, Guess, Misconception, Number, Parts, Pick, Quantity
+from gpucourse.exercises.kinds import Code, Guess, Misconception, Number, Parts, Pick, Quantity, one_of
 from gpucourse.exercises.on_ranks import on_ranks
 from gpucourse.predict import link as cost
 
@@ -26,7 +26,7 @@ WHY_NOT = {
 
 
 def situation(name: str) -> Pick:
-    return Pick(options={key: key for key in WHY_NOT}, right=SITUATIONS[name], why=WHY_NOT)
+    return one_of(WHY_NOT, SITUATIONS[name])
 
 
 # Eight switches of eight nodes; each node and each of a switch's four links upwards has 50 GB/s.
@@ -52,7 +52,7 @@ NOT_CARRIED = {
 
 
 def carried(name: str) -> Pick:
-    return Pick(options={key: key for key in NOT_CARRIED}, right=CARRIERS[name], why=NOT_CARRIED)
+    return one_of(NOT_CARRIED, CARRIERS[name])
 
 
 def two_gib(gb_per_s: float) -> float:

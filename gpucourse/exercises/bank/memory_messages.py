@@ -1,6 +1,6 @@
 """Parts of 01.6: four out-of-memory messages, diagnosed."""
 
-from gpucourse.exercises.kinds import Pick
+from gpucourse.exercises.kinds import Pick, one_of
 
 MESSAGES = {  # GiB: tried, capacity, free on the device, reserved and unallocated
     "A": (2.00, 23.6, 1.10, 1.90),
@@ -26,4 +26,4 @@ def verdict(message: str) -> str:
 
 
 def message_part(name: str) -> Pick:
-    return Pick(options={key: key for key in VERDICTS}, right=lambda: verdict(name), why=VERDICTS)
+    return one_of(VERDICTS, lambda: verdict(name))

@@ -1,7 +1,7 @@
 """Answers of 02.5 and 02.6: utilizations from a log, under the conventions in use."""
 
 from gpucourse.catalog import gpu, shape
-from gpucourse.exercises.kinds import Misconception, Pick, Quantity
+from gpucourse.exercises.kinds import Misconception, Pick, Quantity, one_of
 from gpucourse.predict.compute import CONVENTIONS
 from gpucourse.predict.utilization import mfu
 
@@ -41,7 +41,7 @@ def convention_of(name: str) -> str:
 
 
 def log_part(name: str) -> Pick:
-    return Pick(options={key: key for key in CONVENTION_WHY}, right=lambda: convention_of(name), why=CONVENTION_WHY)
+    return one_of(CONVENTION_WHY, lambda: convention_of(name))
 
 
 def in_palm(name: str) -> Quantity:

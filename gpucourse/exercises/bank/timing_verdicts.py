@@ -1,7 +1,7 @@
 """Parts of 02.7: figures that are too good or too bad, what explains each, and what they should have been."""
 
 from gpucourse.catalog import gpu
-from gpucourse.exercises.kinds import Misconception, Pick, Quantity
+from gpucourse.exercises.kinds import Misconception, Pick, Quantity, one_of
 
 A100, H100 = gpu("a100-80"), gpu("h100-sxm")
 
@@ -19,7 +19,7 @@ WRONG_WHY = {
 
 
 def wrong_part(name: str) -> Pick:
-    return Pick(options={key: key for key in WRONG_WHY}, right=WRONG_WITH[name], why=WRONG_WHY)
+    return one_of(WRONG_WHY, WRONG_WITH[name])
 
 
 PRINTED, PRODUCT, BROADCASTS, MEAN_MS, LATER_MS = 104, 2 * 4096**3, 100, 20, 0.14
