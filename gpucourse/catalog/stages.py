@@ -1,5 +1,6 @@
 """Which layers each stage of a pipeline has, and which stages each rank."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpucourse.catalog.layouts import Layout
@@ -14,10 +15,11 @@ class Part:
     layers: range
     first: bool = True
     last: bool = True
+    apart: bool = False  # in several stages
 
     @property
     def whole(self) -> bool:
-        return self.first and self.last
+        return self.first and self.last and not self.apart
 
 
 def part(layers: int, stages: int, stage: int) -> Part:
@@ -25,6 +27,12 @@ def part(layers: int, stages: int, stage: int) -> Part:
     each, more = divmod(layers, stages)
     start = stage * each + min(stage, more)
     return Part(range(start, start + each + (stage < more)), stage == 0, stage == stages - 1)
+
+
+def owned(parts: Sequence[Part]) -> Part:
+    """All that a rank with these stages has, as if its layers were one run."""
+    layers = sum(len(one.layers) for one in parts)
+    return Part(range(layers), any(one.first for one in parts), any(one.last for one in parts), len(parts) > 1)
 
 
 def stages_of(layout: Layout, rank: int) -> tuple[int, ...]:

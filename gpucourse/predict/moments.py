@@ -5,12 +5,13 @@ each moment also has what is gathered, and what waits to be reduced.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
 from gpucourse.evidence import MIDDLE
 from gpucourse.predict import piled
+from gpucourse.predict.recompute import WHOLE
 from gpucourse.predict.step import Step, Unit
 from gpucourse.predict.tensors import Tensor, count, share
 
@@ -43,6 +44,20 @@ class Moment(NamedTuple):
     @property
     def total(self) -> int:
         return sum(self.parts.values())
+
+    def with_more(self, more: Mapping[str, int]) -> "Moment":
+        return Moment(self.instant, self.parts | {name: self.parts.get(name, 0) + of for name, of in more.items()})
+
+
+def highest(moments: Iterable[Moment]) -> dict[str, Moment]:
+    """Of each instant the moment at which most is alive; of equal ones the first."""
+    found: dict[str, Moment] = {}
+    most: dict[str, int] = {}
+    for moment in moments:
+        total = moment.total
+        if total > most.get(moment.instant, -1):
+            found[moment.instant], most[moment.instant] = moment, total
+    return found
 
 
 def forward(step: Step) -> Iterator[Moment]:
@@ -182,9 +197,14 @@ def summed_first(step: Step) -> int:
 
 def no_gradients(step: Step) -> dict[str, int]:
     """Gradients during forward: none, unless they stay from one micro-batch to the next."""
+    return {GRADIENTS: 0, **dict([found(step)])}
+
+
+def found(step: Step) -> tuple[str, int]:
+    """The gradients that a micro-batch finds, of all that the rank has: which, and their bytes."""
     if step.piles:
-        return {GRADIENTS: 0, UNREDUCED: piled.before(step)}
-    return {GRADIENTS: all_gradients(step) if step.gradients_stay else 0}
+        return UNREDUCED, piled.before(step)
+    return GRADIENTS, all_gradients(step) if step.gradients_stay else 0
 
 
 def gradients(step: Step, blocks: int) -> dict[str, int]:
@@ -231,8 +251,8 @@ def cached_copies(step: Step, below: int) -> int:
     save none."""
     if not step.precision.autocast:
         return 0
-    norms, again = count(step.trained.norms + step.trained.inner_norms), step.recomputed[:below]
-    kinds = Counter(step.trained_of(i) for i in range(below) if again[i])
+    norms = count(step.trained.norms + step.trained.inner_norms)
+    kinds = Counter(step.trained_of(i) for i, (_, word, _) in enumerate(step.described[:below]) if word in WHOLE)
     return 2 * sum(times * (count(tensors) - norms) for tensors, times in kinds.items())
 
 
@@ -263,5 +283,5 @@ def summed_in_step(step: Step) -> int:
 def largest_pair(step: Step) -> int:
     """Elements of two temporaries for one tensor, and of the one before, whose last result is still there."""
     ways = step.layout.replicas if step.sharded else 1
-    sizes = [share([tensor], ways) for tensor in step.all_trained.in_order(step.rank.layers)]
+    sizes = [share((tensor,), ways) for tensor in step.all_trained.in_order(step.rank.layers)]
     return max(before + 2 * now for before, now in pairwise([0, *sizes]))

@@ -46,7 +46,7 @@ def in_8_bits(step: Step) -> tuple[int, int, int]:
                                  (of.experts, others, expert_ways)):
         each = 1 if sharded else ways  # what divides the sum, and not each tensor
         for tensor in tensors:
-            elements = share([tensor], ways) if sharded else count([tensor])
+            elements = share((tensor,), ways) if sharded else count([tensor])
             if elements < SMALLEST:
                 small += ceil(times * elements / each)
             else:

@@ -19,20 +19,19 @@ def before(step: Step) -> int:
 
 def everything(step: Step) -> int:
     """Bytes of all of them."""
-    dense, others = step.all_trained.among(step.rank.layers)
-    blocks = dense * count(step.all_trained.dense) + others * count(step.all_trained.block)
-    return step.piled_width * (count(step.all_trained.ends_gradients) + blocks)
+    of = step.all_trained
+    return step.piled_width * (count(of.ends_gradients) + of.in_blocks(step.rank.layers))
 
 
 def during(step: Step, blocks: int) -> int:
     """Bytes in backward when the head and the top `blocks` blocks have given theirs."""
-    width, layers = step.piled_width, step.part.layers
-    new = step.precision.gradients * count(step.trained.final_norm + step.trained.head)
+    width, layers, trained = step.piled_width, step.part.layers, step.trained
+    new = step.precision.gradients * count(trained.final_norm + trained.head)
     top, below = layers[len(layers) - blocks:], layers[:len(layers) - blocks]
     if step.reduces:  # those of the top blocks are shared out
-        return width * (count(step.trained.ends_gradients) + of_blocks(step, below)) + new * (width != _low(step))
+        return width * (count(trained.ends_gradients) + trained.in_blocks(below)) + new * (width != _low(step))
     if not step.finds:
-        return width * of_blocks(step, top) + new
+        return width * trained.in_blocks(top) + new
     return before(step) + new * (width != _low(step))
 
 
@@ -44,14 +43,14 @@ def at_the_end(step: Step) -> int:
         return both * ends
     if step.finds:
         return everything(step) + (both - step.piled_width) * ends
-    return step.piled_width * of_blocks(step, step.part.layers) + _low(step) * ends
+    return step.piled_width * step.trained.in_blocks(step.part.layers) + _low(step) * ends
 
 
 def converting(step: Step) -> int:
     """The same while a first micro-batch's are cast, one after another, to the precision in which they wait."""
     width, low = step.piled_width, _low(step)
     ends = step.trained.ends_gradients
-    return width * (of_blocks(step, step.part.layers) + count(ends)) + casting(ends, width, low)
+    return width * (step.trained.in_blocks(step.part.layers) + count(ends)) + casting(ends, width, low)
 
 
 def casting(tensors: Iterable[Tensor], width: int, low: int) -> int:
@@ -64,11 +63,6 @@ def casting(tensors: Iterable[Tensor], width: int, low: int) -> int:
         most = max(most, low * count([tensor]) - (width - low) * after)
         after += count([tensor])
     return most
-
-
-def of_blocks(step: Step, layers: range) -> int:
-    dense, others = step.trained.among(layers)
-    return dense * count(step.trained.dense) + others * count(step.trained.block)
 
 
 def _low(step: Step) -> int:

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from gpucourse.catalog.jobs import Job
 from gpucourse.predict.schedules import schedule
 
 ACTIVE = 3  # stages of a rank whose weights are gathered at a time: torch's max_active_stages
+GATHERED = ("", "F", "B")  # what a stage did last, from nothing gathered to all of it
 
 
 class Situation(NamedTuple):
@@ -28,8 +29,8 @@ class Situation(NamedTuple):
 
 
 def situations(job: Job, rank: int) -> tuple[Situation, ...]:
-    """Of each kind the one with most in flight; job.accumulate is the number of micro-batches."""
-    return _situations(*of_schedule(job), rank)
+    """Those that no other one of their kind exceeds; job.accumulate is the number of micro-batches."""
+    return _situations(*of_schedule(job), rank, job.layout.staged)
 
 
 def of_schedule(job: Job) -> tuple[str, int, int, int]:
@@ -38,13 +39,16 @@ def of_schedule(job: Job) -> tuple[str, int, int, int]:
 
 
 @cache
-def _situations(name: str, ranks: int, micro_batches: int, chunks: int, rank: int) -> tuple[Situation, ...]:
-    most: dict[tuple, Situation] = {}
+def _situations(name: str, ranks: int, micro_batches: int, chunks: int, rank: int,
+                staged: bool) -> tuple[Situation, ...]:
+    found: dict[tuple, list[Situation]] = {}
     for at in played(name, ranks, micro_batches, chunks, rank):
-        before = most.get(at[:4])
-        if before is None or in_flight(at) > in_flight(before):
-            most[at[:4]] = at
-    return tuple(most.values())  # in a fixed order: of two moments that are equally high one stands in the ledger
+        if not staged:  # whole weights are there whatever a stage did last
+            at = at._replace(after="", last=())
+        of_kind = found.setdefault(at[:4], [])
+        if not any(covers(other, at) for other in of_kind):
+            of_kind[:] = [*(other for other in of_kind if not covers(at, other)), at]
+    return tuple(chain(*found.values()))  # in a fixed order: of equally high moments the first stands in the ledger
 
 
 @cache
@@ -58,8 +62,11 @@ def played(name: str, ranks: int, micro_batches: int, chunks: int, rank: int) ->
     return _played(schedule(name, ranks, micro_batches, chunks if chunks > 1 else 0).actions[rank])
 
 
-def in_flight(at: Situation) -> int:
-    return sum(count for _, count in at.others)
+def covers(at: Situation, other: Situation) -> bool:
+    """Whether each stage has as many micro-batches in flight as in the other, and as much gathered."""
+    flying, last = dict(at.others), dict(at.last)
+    return (all(flying.get(stage, 0) >= count for stage, count in other.others)
+            and all(GATHERED.index(last.get(stage, "")) >= GATHERED.index(did) for stage, did in other.last))
 
 
 def soon(actions: Sequence, i: int) -> set[int]:

@@ -5,23 +5,21 @@ has gathered stays until a forward gives it back, and gradients stay whole. Afte
 each unit give its weights back and share its gradients out, that of all outside of the blocks first.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gpucourse.predict import moments as at
 from gpucourse.predict import piled
 from gpucourse.predict.moments import Moment
-from gpucourse.predict.pipeline import Situation
 from gpucourse.predict.step import Step
 from gpucourse.predict.tensors import Tensor, count
 
 SOURCE = "torch.distributed.pipelining, stage.backward_maybe_with_nosync and perform_reduce_grad"
 
 
-def beside(now: Situation, stages: Mapping[int, Step]) -> int:
-    """Bytes that the rank's other stages have gathered: what is outside of blocks, and the blocks after a backward."""
-    kept = [(stages[of], did) for of, did in now.last]
-    blocks = [step.gathered_of(step.part.layers) for step, did in kept if did == "B" or step.units.kept]
-    return sum(step.units.ends for step, _ in kept) + sum(blocks)
+def gathered(step: Step) -> dict[str, int]:
+    """Bytes that a stage has gathered when it last did F or B: what is outside of blocks, and the blocks after B."""
+    blocks = step.gathered_of(step.part.layers)
+    return {"F": step.units.ends + blocks * step.units.kept, "B": step.units.ends + blocks}
 
 
 def backward(step: Step) -> Iterator[Moment]:
@@ -50,9 +48,11 @@ def instant(step: Step, i: int) -> str:
 
 def shared_out(step: Step) -> Iterator[Moment]:
     """After the last micro-batch: gradients whole, weights gathered, and the largest reduce-scatter's input."""
+    if not step.layout.staged:
+        return
     name = "embedding" if step.part.first and step.trained.embedding else instant(step, 0)
     width, layers, units = step.piled_width, step.part.layers, step.units
-    weights, waiting = step.gathered_of(layers), width * piled.of_blocks(step, layers)
+    weights, waiting = step.gathered_of(layers), width * step.trained.in_blocks(layers)
     ends = step.elements("gradients", step.trained.ends)
     done = at.all_gradients(step) - step.bytes.gradients * (step.block_elements("gradients", layers) + ends)
     whole = width * (count(step.trained.ends_gradients) + at.summed_first(step))
@@ -62,7 +62,7 @@ def shared_out(step: Step) -> Iterator[Moment]:
         above = layers[i + 1:]
         done = at.all_gradients(step) - step.bytes.gradients * step.block_elements("gradients", layers[i:])
         yield from _shared_out(step, name, step.trained_of(i), step.unit(i).reduced, step.gathered_of(above),
-                               width * piled.of_blocks(step, above), done)
+                               width * step.trained.in_blocks(above), done)
 
 
 def _shared_out(step: Step, name: str, unit: tuple[Tensor, ...], reduced: int, weights: int, waiting: int,

@@ -11,7 +11,6 @@ from gpucourse.catalog.stages import Part
 from gpucourse.predict import costs
 from gpucourse.predict.axes import axes, more
 from gpucourse.predict.chunked import head_in_parts
-from gpucourse.predict.recompute import WHOLE
 from gpucourse.predict.sizes import Size
 from gpucourse.predict.tensors import Tensor, Tensors, count, part_of, share
 
@@ -64,9 +63,11 @@ class Step:
     part: the layers that forward and backward go through here. rank: all that the rank has, where that is more.
     began: whether gradients exist already; None where that follows from the job, as without a pipeline. reduces: not
     where unsharded gradients wait for a later micro-batch. after: what the part did last in its pipeline, F or B; "".
+    gathered: whether the blocks' weights are gathered before this part begins: in a pipeline that is never undone after
+    a backward.
     """
 
-    after = ""
+    after, gathered = "", False
 
     def __init__(self, shape: Shape, job: Job, part: Part | None = None, rank: Part | None = None,
                  began: bool | None = None, reduces: bool = True):
@@ -87,50 +88,71 @@ class Step:
         again = self.gradients_stay and not self.sharded  # unsharded gradients are new in every backward pass
         if self.piles:  # but then they are added to, unless this is the first, or they are kept in another precision
             again = self.piled_width == self.precision.gradients and self.finds
-        self.adds = again
+        self.adds = again  # to gradients that exist
         self.axes = axes(self.layout)
         self.seq = job.seq // self.layout.cp
         self.tokens = job.micro_batch * self.seq
         self.dims = self.axes.values(shape, self.tokens, job.lora)
         self.own, self.trained = part_of(shape, self.axes, self.part, job.lora)
         self.all, self.all_trained = part_of(shape, self.axes, self.rank, job.lora)
-        layers = self.part.layers
-        words = recompute_of_layers(job.recompute, shape.layers)[layers.start:layers.stop]
-        self.recomputed = [word in WHOLE for word in words]
-        ordinary = shape.but(experts=None) if self.own.dense_layers else shape
-        shapes = [ordinary if self.is_dense(i) else shape for i in range(self.layers)]
-        first = [bool(job.lora) and layer == 0 for layer in layers]  # nobody asks it for a gradient
-        described = list(zip(shapes, words, first, strict=True))
-        kinds = {kind: self.described(*kind, again) for kind in set(described)}
-        self.blocks = [kinds[kind] for kind in described]
-        if not self.part.last:  # the next stage's gradient is held until the whole backward pass is over
-            self.blocks[-1] = self.described(*described[-1], again, lent=True)
         self.tied = shape.tied and self.part.whole and not job.lora
-        self.head = (head_in_parts(shape, self.precision, self.axes, self.tokens, job.chunked_loss, again, self.tied,
-                                   bool(job.lora))
-                     if job.chunked_loss else
-                     costs.head(shape, self.precision, self.axes, self.tokens, self.sharded and self.bytes.autocast,
-                                again, bool(job.lora)))
         self.stream_size = costs.stream(self.precision, self.axes)
         self.stream = self.at(self.stream_size)
         self.whole_stream = self.precision.weights * self.tokens * shape.hidden
-        position_ids = 8 * self.seq if self.trained.positions else 0
-        # What forward holds of the part's input, and blocks do not keep: at the first block that is its stream.
-        self.received = 0 if self.part.first or self.blocks[0].keeps_stream else self.stream
-        self.beside = position_ids + self.received
-        # kept_below[i]: what the blocks below block i leave for backward
-        stays = {id(block): self.at(block.stays) for block in self.blocks}
-        self.kept_below = list(accumulate((stays[id(block)] for block in self.blocks), initial=0))
 
     def once(self, after: str) -> "Step":
         """The same once its part has done that, F or B, in its pipeline."""
-        _ = self.told_apart, self.units, self._all  # worked out once, and not by each copy
+        if not after:
+            return self
+        _ = self.held, self.told_apart, self.units  # not worked out by each copy
         step = copy(self)
-        step.after = after
+        step.after, step.gathered = after, self.layout.staged and (after == "B" or self.units.kept)
         return step
 
-    def described(self, shape: Shape, recompute: str, first: bool, again: bool, lent: bool = False) -> costs.Block:
-        return costs.block(shape, self.precision, self.axes, self.tokens, recompute, again, lent, self.job.lora, first)
+    @cached_property
+    def described(self) -> list[tuple[Shape, str, bool]]:
+        """For each layer: its shape, what of it is recomputed, and whether nobody asks it for a gradient."""
+        layers, lora = self.part.layers, bool(self.job.lora)
+        words = recompute_of_layers(self.job.recompute, self.shape.layers)[layers.start:layers.stop]
+        ordinary = self.shape.but(experts=None) if self.own.dense_layers else self.shape
+        return [(ordinary if self.is_dense(i) else self.shape, word, lora and layer == 0)
+                for i, (layer, word) in enumerate(zip(layers, words, strict=True))]
+
+    @cached_property
+    def blocks(self) -> list[costs.Block]:
+        found = {kind: self.block(*kind) for kind in set(self.described)}
+        blocks = [found[kind] for kind in self.described]
+        if not self.part.last:  # the next stage's gradient is held until the whole backward pass is over
+            blocks[-1] = self.block(*self.described[-1], lent=True)
+        return blocks
+
+    def block(self, shape: Shape, recompute: str, first: bool, lent: bool = False) -> costs.Block:
+        return costs.block(shape, self.precision, self.axes, self.tokens, recompute, self.adds, lent, self.job.lora,
+                           first)
+
+    @cached_property
+    def head(self) -> costs.Head:
+        job = self.job
+        if job.chunked_loss:
+            return head_in_parts(self.shape, self.precision, self.axes, self.tokens, job.chunked_loss, self.adds,
+                                 self.tied, bool(job.lora))
+        return costs.head(self.shape, self.precision, self.axes, self.tokens, self.sharded and self.bytes.autocast,
+                          self.adds, bool(job.lora))
+
+    @cached_property
+    def received(self) -> int:
+        """What forward holds of the part's input, and blocks do not keep: at the first block that is its stream."""
+        return 0 if self.part.first or self.blocks[0].keeps_stream else self.stream
+
+    @cached_property
+    def beside(self) -> int:
+        return self.received + (8 * self.seq if self.trained.positions else 0)  # and the numbers of the positions
+
+    @cached_property
+    def kept_below(self) -> list[int]:
+        """kept_below[i]: what the blocks below block i leave for backward."""
+        stays = {id(block): self.at(block.stays) for block in self.blocks}
+        return list(accumulate((stays[id(block)] for block in self.blocks), initial=0))
 
     def at(self, of: Size) -> int:
         return of.at(self.dims)
@@ -138,15 +160,14 @@ class Step:
     @cached_property
     def told_apart(self) -> list[int]:
         """Blocks among which the highest moments of all blocks are: between them memory changes linearly."""
-        last = self.layers - 1
-        kinds = [id(block) for block in self.blocks]
-        ends = {kinds.index(kind) for kind in kinds} | {last - kinds[::-1].index(kind) for kind in kinds}
+        last, kinds = self.layers - 1, self.described
+        ends = {last} | {kinds.index(kind) for kind in kinds} | {last - kinds[::-1].index(kind) for kind in kinds}
         return sorted(ends | ({min(1, last), max(0, last - 1)} if self.has_middle else set()))
 
     @property
     def has_middle(self) -> bool:
         """Whether a block between the last and the first can hold more than both."""
-        return self.layout.ranks > 1 or len(set(map(id, self.blocks))) > 1
+        return self.layout.ranks > 1 or len(set(self.described)) > 1
 
     def is_dense(self, i: int) -> bool:
         """Whether block i of this part has an ordinary MLP although others have experts."""
@@ -167,12 +188,6 @@ class Step:
 
     def unit(self, i: int) -> Unit:
         return self.units.dense if self.is_dense(i) else self.units.block
-
-    @cached_property
-    def gathered(self) -> bool:
-        """Whether the blocks' weights are gathered before this part begins: in a pipeline, where that is never undone
-        after a backward."""
-        return self.layout.staged and (self.after == "B" or self.units.kept and self.after == "F")
 
     def gathered_of(self, layers: range) -> int:
         """Bytes of some layers' gathered weights."""
@@ -236,7 +251,7 @@ class Step:
         ends = of.ends_gradients if as_gradients and not self.sharded else of.ends
         return self.elements(kind, ends) + self.block_elements(kind, self.rank.layers)
 
-    @property
+    @cached_property
     def held(self) -> int:
         """What forward of this part leaves until its backward."""
         left = self.at(self.head.kept) if self.part.last else self.stream

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain, starmap
 from math import ceil
 from operator import mul
@@ -57,17 +57,17 @@ class Tensors:
                                                    "positions_gradient", "norms", "inner_norms", "undivided", "dense")
         return replace(self, block=self.block + added), replace(self, block=added, **dict.fromkeys(ends, ()))
 
-    @property
+    @cached_property
     def common(self) -> tuple[Tensor, ...]:
         """Of a block what every rank has the same of."""
         return self.block[:len(self.block) - len(self.experts)]
 
-    @property
+    @cached_property
     def ends(self) -> tuple[Tensor, ...]:
         """All that belongs to no block."""
         return self.embedding + self.positions + self.final_norm + self.head
 
-    @property
+    @cached_property
     def ends_gradients(self) -> tuple[Tensor, ...]:
         table = self.embedding if self.is_tied else self.table_gradient
         return table + self.positions_gradient + self.final_norm + self.head
@@ -76,6 +76,16 @@ class Tensors:
         """How many of these layers have an ordinary MLP although others have experts, and how many are as `block`."""
         dense = len(range(layers.start, min(layers.stop, self.dense_layers)))
         return dense, len(layers) - dense
+
+    def in_blocks(self, layers: range) -> int:
+        """Elements of all tensors of these layers."""
+        dense, others = self.among(layers)
+        of_dense, of_other = self._of_a_block
+        return dense * of_dense + others * of_other
+
+    @cached_property
+    def _of_a_block(self) -> tuple[int, int]:
+        return count(self.dense), count(self.block)
 
     def in_order(self, layers: range) -> Iterable[Tensor]:
         """As `model.parameters()` gives them."""
@@ -89,7 +99,8 @@ def count(tensors: Iterable[Tensor]) -> int:
     return sum(starmap(mul, tensors))
 
 
-def share(tensors: Iterable[Tensor], ways: int) -> int:
+@cache
+def share(tensors: tuple[Tensor, ...], ways: int) -> int:
     """Elements of the largest share when each tensor's rows are divided among `ways` ranks."""
     return sum(-(-rows // ways) * columns for rows, columns in tensors)
 
