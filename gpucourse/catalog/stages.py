@@ -10,16 +10,19 @@ VEE = ("zbv", "dualpipe")  # a rank has stage r on the way down and its mirror i
 
 @dataclass(frozen=True)
 class Part:
-    """A run of layers. first: with the embeddings in front; last: with the final norm, the head and the loss."""
+    """A run of layers. first: with the embeddings in front; last: with the final norm, the head and the loss.
+
+    stages: how many make it up, each a module of its own.
+    """
 
     layers: range
     first: bool = True
     last: bool = True
-    apart: bool = False  # in several stages
+    stages: int = 1
 
     @property
     def whole(self) -> bool:
-        return self.first and self.last and not self.apart
+        return self.first and self.last and self.stages == 1
 
 
 def part(layers: int, stages: int, stage: int) -> Part:
@@ -32,7 +35,7 @@ def part(layers: int, stages: int, stage: int) -> Part:
 def owned(parts: Sequence[Part]) -> Part:
     """All that a rank with these stages has, as if its layers were one run."""
     layers = sum(len(one.layers) for one in parts)
-    return Part(range(layers), any(one.first for one in parts), any(one.last for one in parts), len(parts) > 1)
+    return Part(range(layers), any(one.first for one in parts), any(one.last for one in parts), len(parts))
 
 
 def stages_of(layout: Layout, rank: int) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gpucourse.catalog import Job, Shape
-from gpucourse.dryrun.pipeline import Stage, stage_part
+from gpucourse.catalog.stages import part, stages_of
+from gpucourse.dryrun.pipeline import Rank
 from gpucourse.dryrun.processes import one_rank_of
 from gpucourse.dryrun.quiet import quiet_propagation
 from gpucourse.errors import BadInput
@@ -68,12 +69,14 @@ def step_ledger(shape: Shape, job: Job, rank: int = 0) -> InstantLedger:
             return second_step(Training(shape, job))
     from gpucourse.models.parallel import laid_out  # DTensor takes half a second to import
 
-    part = stage_part(shape, layout, rank) if layout.pp > 1 else None
+    stages = stages_of(layout, rank) if layout.pp > 1 else [0]
     with one_rank_of(layout.ranks), quiet_propagation():
-        model = laid_out(shape, job, "meta", part)  # on meta, as meshes cannot be made of fake tensors
+        # on meta, as meshes cannot be made of fake tensors
+        models = {i: laid_out(shape, job, "meta", part(shape.layers, layout.stages, i)) for i in stages}
         with FakeTensorMode(allow_non_fake_inputs=True):  # a mesh of two axes is a real tensor
-            model.to_empty(device="cpu")
-            return second_step(Training(shape, job, model=model) if part is None else Stage(shape, job, rank, model))
+            for model in models.values():
+                model.to_empty(device="cpu")
+            return second_step(Rank(shape, job, rank, models) if layout.pp > 1 else Training(shape, job, model=models[0]))
 
 
 def second_step(training: Training) -> InstantLedger:
@@ -81,6 +84,8 @@ def second_step(training: Training) -> InstantLedger:
     ledger = InstantLedger()
     for parameter in filter(lambda p: p.requires_grad, training.model.parameters()):
         parameter.register_post_accumulate_grad_hook(lambda p: ledger.retag(p.grad, "gradients"))
+    if isinstance(training, Rank):
+        training.made = lambda p: ledger.retag(p.grad, "gradients")
     with ledger:
         ledger.own(training.model)
         first_step(training)

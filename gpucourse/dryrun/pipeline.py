@@ -1,53 +1,80 @@
-"""One rank of a pipeline by itself: its stage's forwards and backwards in the schedule's order, neighbours imagined."""
+"""One rank of a pipeline by itself: its stages' forwards and backwards in the schedule's order, neighbours imagined.
+
+A backward in halves, for the input and for the weights, is torch.distributed.pipelining's own: private functions, as a
+real stage needs neighbours, of which this is the one wrapper.
+"""
+
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
-from gpucourse.catalog import Job, Layout, Shape
-from gpucourse.catalog.stages import Part, part, stages_of
+from gpucourse.catalog import Job, Shape
 from gpucourse.dryrun.sharded_stages import hold, share_out
-from gpucourse.errors import BadInput
 from gpucourse.models import Training, Transformer
+from gpucourse.models.instants import follow
 from gpucourse.models.training import LOW, loss_context
 from gpucourse.predict.schedules import schedule
 
 
-def stage_part(shape: Shape, layout: Layout, rank: int) -> Part:
-    """The layers of the one stage that the rank has."""
-    stages = stages_of(layout, rank)
-    if len(stages) > 1 or layout.schedule not in ("gpipe", "1f1b"):
-        raise BadInput(f"schedule {layout.schedule} with {len(stages)} stages a rank has no dry run; "
-                       "use gpipe or 1f1b, or predict.memory")
-    return part(shape.layers, layout.stages, stages[0])
+class Rank(Training):
+    """A step of one rank. What other ranks would send, activations forward and gradients backward, is made here.
 
+    made: called with each parameter whose gradient a half of a backward has made; no hook of autograd says so.
+    """
 
-class Stage(Training):
-    """A step of one rank. What other ranks would send, activations forward and gradients backward, is made here."""
-
-    def __init__(self, shape: Shape, job: Job, rank: int, model: Transformer):
-        super().__init__(shape, job, model=model)
+    def __init__(self, shape: Shape, job: Job, rank: int, models: dict[int, Transformer]):
+        super().__init__(shape, job, model=nn.ModuleList(models.values()))
         layout = job.layout
-        self.actions = schedule(layout.schedule, layout.pp, job.accumulate).actions[rank]
+        self.actions = schedule(layout.schedule, layout.pp, job.accumulate, layout.chunks).actions[rank]
+        self.models = models
+        self.made: Callable[[nn.Parameter], None] = lambda parameter: None
 
     def __call__(self) -> None:
-        job, layout, part = self.job, self.job.layout, self.model.part
-        size = (job.micro_batch, job.seq)
-        tokens = [torch.randint(self.shape.vocab, size) if part.first else None for _ in range(job.accumulate)]
-        targets = [torch.randint(self.shape.vocab, size) if part.last else None for _ in range(job.accumulate)]
-        flying: dict[int, tuple[Tensor, Tensor]] = {}  # micro-batch: what came in, what went out
-        for kind, _, i in self.actions:
-            if kind == "F":
-                self.mark("forward")
-                flying[i] = self.forward(tokens[i] if part.first else self.received().requires_grad_(), targets[i])
-            else:
-                self.mark("loss" if part.last else "last block")
-                self.backward(flying.pop(i)[1])
-        if layout.staged:
-            share_out(self.model)
+        stages = {number: Stage(self, model) for number, model in self.models.items()}
+        for kind, number, i in self.actions:
+            stages[number].play(kind, i)
+        for model in self.models.values():
+            if self.job.layout.staged:
+                share_out(model)
         self.mark("step")
         self.optimizer.step()
         self.mark("end")
         self.optimizer.zero_grad()
+
+    def follow(self, mark: Callable[[str], None]) -> None:
+        self.mark = mark
+        for model in self.models.values():
+            follow(model, mark)
+
+
+class Stage:
+    """One step of one stage. came, went: of each micro-batch in flight what came in and what went out.
+
+    owed: of each whose backward is half done, what the other half begins from.
+    """
+
+    def __init__(self, rank: Rank, model: Transformer):
+        self.rank, self.model, self.part, self.job = rank, model, model.part, rank.job
+        size = (self.job.accumulate, self.job.micro_batch, self.job.seq)
+        self.tokens = torch.randint(rank.shape.vocab, size) if self.part.first else None
+        self.targets = torch.randint(rank.shape.vocab, size) if self.part.last else None
+        self.came: dict[int, Tensor] = {}
+        self.went: dict[int, Tensor] = {}
+        self.owed: dict[int, list | Tensor] = {}
+
+    def play(self, kind: str, i: int) -> None:
+        if kind == "F":
+            self.rank.mark("forward")
+            self.came[i] = self.tokens[i] if self.part.first else self.received().requires_grad_()
+            self.went[i] = self.forward(i)
+            return
+        if self.job.layout.staged:
+            hold(self.model)
+        self.rank.mark("loss" if self.part.last else "last block")
+        with loss_context(self.job.layout):
+            {"B": self.backward, "I": self.for_input, "W": self.for_weights}[kind](i)
 
     def received(self) -> Tensor:
         """A stage's input [B, T, H], or with sequence parallelism [B, T/t, H], in the stream's precision."""
@@ -55,17 +82,37 @@ class Stage(Training):
         tokens = job.seq // (layout.tp if layout.sequence_parallel else 1)
         dtype = (torch.bfloat16 if job.bytes.weights == 2 else
                  LOW.get(job.precision, torch.float32) if layout.staged else torch.float32)
-        return torch.empty(job.micro_batch, tokens, self.shape.hidden, dtype=dtype)
+        return torch.empty(job.micro_batch, tokens, self.rank.shape.hidden, dtype=dtype)
 
-    def forward(self, came: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor]:
-        if targets is not None:
+    def forward(self, i: int) -> Tensor:
+        if self.part.last:
             with loss_context(self.job.layout):
-                return came, self.loss(came, targets) / self.job.accumulate
-        with self.casting():
-            return came, self.model(came)
+                return self.rank.loss(self.came[i], self.targets[i], self.model) / self.job.accumulate
+        with self.rank.casting():
+            return self.model(self.came[i])
 
-    def backward(self, went: Tensor) -> None:
-        if self.job.layout.staged:
-            hold(self.model)
-        with loss_context(self.job.layout):
-            went.backward(None if self.model.part.last else self.received())
+    def gradient(self) -> Tensor | None:
+        """Of what went out; the loss needs none."""
+        return None if self.part.last else self.received()
+
+    def backward(self, i: int) -> None:
+        came, went = self.came.pop(i), self.went.pop(i)
+        went.backward(self.gradient())
+
+    def for_input(self, i: int) -> None:
+        """The first stage has no input that could have a gradient: all of its backward is done for the weights."""
+        gradient = self.gradient()
+        if self.part.first:
+            self.owed[i] = gradient
+            return
+        given = None if gradient is None else [gradient]
+        _, self.owed[i] = stage_backward_input([self.went[i]], given, [self.came[i]], self.model.parameters())
+
+    def for_weights(self, i: int) -> None:
+        came, went, owed = self.came.pop(i), self.went.pop(i), self.owed.pop(i)
+        if self.part.first:
+            went.backward(owed)
+        else:
+            stage_backward_weight(self.model.parameters(), owed)
+            for parameter in self.model.parameters():
+                self.rank.made(parameter)

@@ -86,13 +86,17 @@ class Training:
     def casting(self) -> AbstractContextManager:
         return torch.autocast(torch.device(self.device).type, self.autocast, enabled=self.autocast is not None)
 
-    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy over the micro-batch's tokens; the logits, where not in parts, live until this returns."""
+    def loss(self, tokens: Tensor, targets: Tensor, model: Transformer | None = None) -> Tensor:
+        """Mean cross-entropy over the micro-batch's tokens; the logits, where not in parts, live until this returns.
+
+        model: the last stage of a pipeline, where it is not the only one here.
+        """
+        model = model or self.model
         with self.casting():
             if self.job.chunked_loss:
-                loss = self.model(tokens, targets, self.job.chunked_loss)
+                loss = model(tokens, targets, self.job.chunked_loss)
             else:
-                logits = self.model(tokens)  # [B, T, V]; with a vocabulary-parallel loss [B, T, V/t] of a DTensor
+                logits = model(tokens)  # [B, T, V]; with a vocabulary-parallel loss [B, T, V/t] of a DTensor
                 loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
             return loss.to_local() if self.job.layout.vocab_parallel_loss else loss
 

@@ -29,8 +29,9 @@ def states(step: Step, instants: Iterable[str]) -> list[Line]:
     lines = [constant("weights", "weights", f"{b.weights} × {weights:,}", b.weights * weights)]
     if shape.positions == "rope":
         turned = shape.latent.rope_size if shape.latent else shape.head_size
-        lines.append(constant("rotary tables", "weights", f"2 × 4 × {shape.context} × {turned}",
-                              8 * shape.context * turned))
+        each, stages = 8 * shape.context * turned, step.rank.stages
+        lines.append(constant("rotary tables", "weights", f"{stages} × " * (stages > 1)
+                              + f"2 × 4 × {shape.context} × {turned}", stages * each))
     if not job.offload:
         lines += state(step, instants)
     lines.append(batch(step, constant))
