@@ -19,7 +19,9 @@ INSTANTS = ("forward", "loss", "last block", "first block", "embedding", "step")
 # On one device memory changes by the same amount from block to block, so what lies between the last and the first is
 # never the peak. Where blocks differ, or weights come and go, the middle is an instant of its own.
 MIDDLE = "middle blocks"
-ALL_INSTANTS = (*INSTANTS[:3], MIDDLE, *INSTANTS[3:])
+# Where a pipeline's schedule has a backward in halves, the one for the weights is an instant of its own too.
+WEIGHTS = "weights' half"
+ALL_INSTANTS = (*INSTANTS[:3], MIDDLE, *INSTANTS[3:5], WEIGHTS, "step")
 STATES = ("weights", "gradients", "optimizer")
 REST = "activations and temporaries"
 PEAK = "peak allocated"

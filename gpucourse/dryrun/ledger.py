@@ -76,7 +76,8 @@ def step_ledger(shape: Shape, job: Job, rank: int = 0) -> InstantLedger:
         with FakeTensorMode(allow_non_fake_inputs=True):  # a mesh of two axes is a real tensor
             for model in models.values():
                 model.to_empty(device="cpu")
-            return second_step(Rank(shape, job, rank, models) if layout.pp > 1 else Training(shape, job, model=models[0]))
+            alone = layout.pp == 1
+            return second_step(Training(shape, job, model=model) if alone else Rank(shape, job, rank, models))
 
 
 def second_step(training: Training) -> InstantLedger:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from gpucourse.catalog import Job, Shape
-from gpucourse.dryrun.sharded_stages import hold, share_out
+from gpucourse.dryrun import sharded_stages as sharded
+from gpucourse.evidence import WEIGHTS
 from gpucourse.models import Training, Transformer
 from gpucourse.models.instants import follow
 from gpucourse.models.training import LOW, loss_context
@@ -28,6 +29,8 @@ class Rank(Training):
         super().__init__(shape, job, model=nn.ModuleList(models.values()))
         layout = job.layout
         self.actions = schedule(layout.schedule, layout.pp, job.accumulate, layout.chunks).actions[rank]
+        if layout.staged:
+            self.actions = sharded.with_sharding(self.actions, job.accumulate, layout.schedule)
         self.models = models
         self.made: Callable[[nn.Parameter], None] = lambda parameter: None
 
@@ -35,9 +38,6 @@ class Rank(Training):
         stages = {number: Stage(self, model) for number, model in self.models.items()}
         for kind, number, i in self.actions:
             stages[number].play(kind, i)
-        for model in self.models.values():
-            if self.job.layout.staged:
-                share_out(model)
         self.mark("step")
         self.optimizer.step()
         self.mark("end")
@@ -63,16 +63,23 @@ class Stage:
         self.came: dict[int, Tensor] = {}
         self.went: dict[int, Tensor] = {}
         self.owed: dict[int, list | Tensor] = {}
+        self.gathering: list = []  # what to wait for
 
     def play(self, kind: str, i: int) -> None:
+        if kind in sharded.DOES:
+            self.gathering += sharded.DOES[kind](self.model)
+            return
+        last = "loss" if self.part.last else "last block"
+        self.rank.mark({"F": "forward", "W": "last block" if self.part.first else WEIGHTS}.get(kind, last))
+        for handle in self.gathering:
+            handle.wait()
+        self.gathering.clear()
         if kind == "F":
-            self.rank.mark("forward")
             self.came[i] = self.tokens[i] if self.part.first else self.received().requires_grad_()
             self.went[i] = self.forward(i)
             return
         if self.job.layout.staged:
-            hold(self.model)
-        self.rank.mark("loss" if self.part.last else "last block")
+            sharded.hold(self.model)
         with loss_context(self.job.layout):
             {"B": self.backward, "I": self.for_input, "W": self.for_weights}[kind](i)
 
@@ -96,7 +103,7 @@ class Stage:
         return None if self.part.last else self.received()
 
     def backward(self, i: int) -> None:
-        came, went = self.came.pop(i), self.went.pop(i)
+        went, _ = self.went.pop(i), self.came.pop(i)
         went.backward(self.gradient())
 
     def for_input(self, i: int) -> None:
@@ -109,10 +116,10 @@ class Stage:
         _, self.owed[i] = stage_backward_input([self.went[i]], given, [self.came[i]], self.model.parameters())
 
     def for_weights(self, i: int) -> None:
-        came, went, owed = self.came.pop(i), self.went.pop(i), self.owed.pop(i)
+        went, owed, _ = self.went.pop(i), self.owed.pop(i), self.came.pop(i)
         if self.part.first:
             went.backward(owed)
         else:
             stage_backward_weight(self.model.parameters(), owed)
-            for parameter in self.model.parameters():
+            for parameter in filter(lambda p: p.grad is not None, self.model.parameters()):
                 self.rank.made(parameter)

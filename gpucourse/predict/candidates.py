@@ -5,6 +5,7 @@ from itertools import product
 from math import gcd
 
 from gpucourse.catalog.cluster import Cluster
+from gpucourse.catalog.halves import refusal
 from gpucourse.catalog.jobs import Job
 from gpucourse.catalog.layouts import Layout
 from gpucourse.catalog.shapes import Shape
@@ -36,7 +37,9 @@ def candidates(shape: Shape, cluster: Cluster, global_batch: int, job: Job) -> I
             for schedule, chunks in _pipelines(shape, pp, accumulate):
                 layout = Layout(dp, shard, reshard, True, tp, tp > 1, tp > 1, pp, schedule, chunks, cp, ep)
                 for recompute in RECOMPUTES:
-                    yield job.but(micro_batch=micro, accumulate=accumulate, recompute=recompute, layout=layout)
+                    found = job.but(micro_batch=micro, accumulate=accumulate, recompute=recompute, layout=layout)
+                    if not refusal(found):
+                        yield found
 
 
 def divisors(number: int) -> list[int]:

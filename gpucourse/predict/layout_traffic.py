@@ -12,7 +12,7 @@ from gpucourse.predict.axes import axes
 from gpucourse.predict.host_traffic import host_link, offloaded
 from gpucourse.predict.lora import adapters
 from gpucourse.predict.parameters import parameters
-from gpucourse.predict.pipeline import of_schedule, often
+from gpucourse.predict.pipeline import NOT_YET, of_schedule, often
 from gpucourse.predict.tensors import count, tensors
 from gpucourse.predict.traffic import Transfer
 
@@ -109,7 +109,7 @@ def _staged(shape: Shape, job: Job) -> list[Transfer]:
     (common, experts), ends = stage_elements(shape, layout), outside_of_blocks(shape, layout) // layout.tp
     again = {play: round(layers * times) for play, times in gathers(job).items()}
     plays = often(*of_schedule(job), 0)
-    turns = sum(times for (_, stage, after), times in plays.items() if stage == 0 and not after)
+    turns = sum(times for (_, stage, after), times in plays.items() if stage == 0 and after in NOT_YET)
     found = [Transfer("data", "all-gather", layout.replicas, widths.compute * ends, turns, "forward"),
              Transfer("data", "reduce-scatter", layout.replicas, widths.gradients * ends, 1)]
     for elements, ranks in ((common - ends, layout.replicas), (experts, layout.replicas // layout.ep)):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 
-from gpucourse.predict import experts, latent, piled, ring, staged
+from gpucourse.predict import experts, halved, halves, latent, piled, ring, staged
 from gpucourse.predict import moments as at
 from gpucourse.predict.ledger import Line
 from gpucourse.predict.moments import Moment
@@ -95,6 +95,7 @@ def described(step: Step) -> dict[str, tuple[str, str, str]]:
         at.UNREDUCED: ("gathered", unreduced, staged.SOURCE if step.layout.staged else
                        piled.SOURCE if step.piles else FULLY_SHARD),
         at.REDUCING: ("gathered", f"{unit.reduced:,} a block, {units.ends_reduced:,} all else", FULLY_SHARD),
+        halved.OWED: ("activations", "", halves.SOURCE),
         at.OTHERS: ("activations", f"each {step.held:,}", ""),
         at.OUTPUT: ("activations", f"2 × [{formula(step.stream_size)}]", ""),
         at.STEP: ("temporaries", temporaries(step), ""),

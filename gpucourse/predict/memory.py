@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from gpucourse.catalog.divides import must_divide
+from gpucourse.catalog.halves import refusal
 from gpucourse.catalog.jobs import Job
 from gpucourse.catalog.shapes import Shape
 from gpucourse.errors import BadInput
@@ -72,6 +73,8 @@ def check(shape: Shape, job: Job) -> None:
     must_divide(shape, job)
     if job.layout.pp > 1:
         stages_a_rank(job.layout.schedule, job.layout.pp, job.accumulate, job.layout.chunks)
+    if refusal(job):
+        raise BadInput(refusal(job))
     lacking = [name for name in LACKING if getattr(shape, name)]
     if lacking:
         raise BadInput(f"{shape.name} has {', '.join(lacking)}: its memory is not predicted yet; use a GPT-2 or Llama "

@@ -128,7 +128,6 @@ def loss_forward(step: Step) -> Iterator[Moment]:
 def block_backward(step: Step, i: int) -> Iterator[Moment]:
     """Block i: its weights gathered, its highest moment, its gradients about to be reduced."""
     last, units, unit = step.layers - 1, step.units, step.unit(i)
-    instant = "last block" if i == last else "first block" if i == 0 else MIDDLE
     high = step.blocks[i].backward.bytes
     of_stage = {} if step.part.last else {OUTPUT: 2 * step.stream, STREAM: step.stream * (i < last)}
     if i == 0:
@@ -140,14 +139,19 @@ def block_backward(step: Step, i: int) -> Iterator[Moment]:
     held = units.ends + step.gathered_beside(i, backward=True)
     common = {KEPT: step.kept_below[i + 1] + step.beside, STREAM: step.stream, WAITING: waiting(step),
               GATHERED: held + unit.gathered, **gradients(step, last - i)} | of_stage
-    yield Moment(instant, common | {BLOCK_BACKWARD: high, GATHERING: coming, REDUCING: going})
+    yield Moment(instant(step, i), common | {BLOCK_BACKWARD: high, GATHERING: coming, REDUCING: going})
     if step.sharded and not stay:
         pack = step.unit(i - 1).pack if i else 0
-        yield Moment(instant, common | {GATHERING: unit.gathered + pack, REDUCING: going})
+        yield Moment(instant(step, i), common | {GATHERING: unit.gathered + pack, REDUCING: going})
     if step.sharded and step.reduces:
         waits = common[UNREDUCED] + (0 if step.piles else reduction(step, step.trained_of(i), unit.reduced))
-        yield Moment(instant, common | {KEPT: step.kept_below[i] + step.beside, GATHERED: held, GATHERING: coming,
-                                        UNREDUCED: waits, REDUCING: unit.reduced})
+        yield Moment(instant(step, i), common | {KEPT: step.kept_below[i] + step.beside, GATHERED: held,
+                                                 GATHERING: coming, UNREDUCED: waits, REDUCING: unit.reduced})
+
+
+def instant(step: Step, i: int) -> str:
+    """Of block i's backward."""
+    return "last block" if i == step.layers - 1 else "first block" if i == 0 else MIDDLE
 
 
 def embedding_backward(step: Step) -> Iterator[Moment]:

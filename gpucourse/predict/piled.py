@@ -14,7 +14,16 @@ SOURCE = "torch.distributed.fsdp, set_requires_gradient_sync(False) before the l
 
 def before(step: Step) -> int:
     """Bytes during forward: all of them, but none in a first micro-batch."""
-    return everything(step) if step.finds else 0
+    return everything(step) + uncast(step, step.part.layers) if step.finds else 0
+
+
+def uncast(step: Step, layers: range) -> int:
+    """Bytes of those that the weights' half of a backward has made of `layers` and, where those are all, of what is
+    outside of them: they wait in the precision in which they were made until the next backward passes by."""
+    if not step.uncast or step.piled_width == _low(step):
+        return 0
+    ends = count(step.trained.ends_gradients) if layers == step.part.layers else 0
+    return _low(step) * (step.trained.in_blocks(layers) + ends)
 
 
 def everything(step: Step) -> int:

@@ -10,22 +10,37 @@ from gpucourse.catalog.jobs import Job
 from gpucourse.predict.schedules import schedule
 
 ACTIVE = 3  # stages of a rank whose weights are gathered at a time: torch's max_active_stages
-GATHERED = ("", "F", "B")  # what a stage did last, from nothing gathered to all of it
+GATHERED = ("", "F", "B", "A")  # from nothing to all of a stage: after a forward, after a backward, all gathered ahead
+NOT_YET = ("", "A")  # of a stage whose turn comes anew
+SHARED, WHOLE, UNCAST = 1, 2, 3  # gradients: shared out, not, and not seen by a backward since; 0: there are none
+
+
+class Beside(NamedTuple):
+    """What a stage holds beside the action at hand.
+
+    flying: micro-batches whose backward has not begun. owed: those of which only the half for the input ran. gathered:
+    what of its weights is (GATHERED). gradients: 0, SHARED, WHOLE or UNCAST.
+    """
+
+    stage: int
+    flying: int = 0
+    owed: int = 0
+    gathered: str = ""
+    gradients: int = 0
 
 
 class Situation(NamedTuple):
-    """A forward or backward at a stage. began: a backward ran before. after: what the stage did last, F, B or nothing.
+    """What a stage does, and what all stages of its rank hold beside it.
 
-    others: micro-batches in flight, by stage. last: what the rank's other stages did last. Of more than ACTIVE stages
-    only those count as having done something whose turn comes soon; the others have given back what they gathered.
+    kind: F forward; B backward, I and W its halves; R gradients are shared out. gradients, after: what of its own
+    gradients there is, and what of its weights was gathered before.
     """
 
     kind: str
     stage: int
-    began: bool
+    gradients: int
     after: str
-    others: tuple[tuple[int, int], ...]
-    last: tuple[tuple[int, str], ...]
+    beside: tuple[Beside, ...]
 
 
 def situations(job: Job, rank: int) -> tuple[Situation, ...]:
@@ -40,33 +55,86 @@ def of_schedule(job: Job) -> tuple[str, int, int, int]:
 
 @cache
 def _situations(name: str, ranks: int, micro_batches: int, chunks: int, rank: int,
-                staged: bool) -> tuple[Situation, ...]:
+                sharded: bool) -> tuple[Situation, ...]:
     found: dict[tuple, list[Situation]] = {}
-    for at in played(name, ranks, micro_batches, chunks, rank):
-        if not staged:  # whole weights are there whatever a stage did last
-            at = at._replace(after="", last=())
+    for at in played(name, ranks, micro_batches, chunks, rank, sharded):
         of_kind = found.setdefault(at[:4], [])
         if not any(covers(other, at) for other in of_kind):
             of_kind[:] = [*(other for other in of_kind if not covers(at, other)), at]
     return tuple(chain(*found.values()))  # in a fixed order: of equally high moments the first stands in the ledger
 
 
+def covers(at: Situation, other: Situation) -> bool:
+    """Whether each stage holds as much as in the other."""
+    return all(a.flying + a.owed >= b.flying + b.owed and a.owed >= b.owed and a.gradients >= b.gradients
+               and GATHERED.index(a.gathered) >= GATHERED.index(b.gathered)
+               for a, b in zip(at.beside, other.beside, strict=True))
+
+
 @cache
 def often(name: str, ranks: int, micro_batches: int, chunks: int, rank: int) -> Mapping[tuple[str, int, str], int]:
-    """How often a rank plays each (kind, stage, after)."""
-    return Counter((now.kind, now.stage, now.after) for now in played(name, ranks, micro_batches, chunks, rank))
+    """How often a rank with sharded weights plays each (kind, stage, after)."""
+    return Counter((now.kind, now.stage, now.after) for now in played(name, ranks, micro_batches, chunks, rank, True))
 
 
-def played(name: str, ranks: int, micro_batches: int, chunks: int, rank: int) -> Iterator[Situation]:
-    """All of them in order."""
-    return _played(schedule(name, ranks, micro_batches, chunks if chunks > 1 else 0).actions[rank])
+def played(name: str, ranks: int, micro_batches: int, chunks: int, rank: int, sharded: bool) -> list[Situation]:
+    """All of a rank's situations in order."""
+    actions = schedule(name, ranks, micro_batches, chunks if chunks > 1 else 0).actions[rank]
+    rank_of = Rank(actions, sharded, ahead=sharded and name not in ALONE)
+    return [now for i in range(len(actions)) for now in rank_of.play(i)]
 
 
-def covers(at: Situation, other: Situation) -> bool:
-    """Whether each stage has as many micro-batches in flight as in the other, and as much gathered."""
-    flying, last = dict(at.others), dict(at.last)
-    return (all(flying.get(stage, 0) >= count for stage, count in other.others)
-            and all(GATHERED.index(last.get(stage, "")) >= GATHERED.index(did) for stage, did in other.last))
+ALONE = ("gpipe", "1f1b")  # one stage a rank: it gathers as it goes
+
+
+class Rank:
+    """A rank in the middle of its schedule: what each of its stages holds.
+
+    ahead: whether the weights of the stages whose turn comes soon are gathered before it does, and given back when it
+    does not.
+    """
+
+    def __init__(self, actions: Sequence, sharded: bool, ahead: bool):
+        self.actions, self.sharded, self.ahead = actions, sharded, ahead
+        self.stages = {stage: Beside(stage) for stage in sorted({stage for _, stage, _ in actions})}
+        self.left = Counter(stage for kind, stage, _ in actions if kind in "BW")  # until gradients are shared out
+
+    def play(self, i: int) -> Iterator[Situation]:
+        kind, stage, _ = self.actions[i]
+        if self.ahead:
+            self.gather(soon(self.actions, i))
+        own = self.stages[stage]
+        if kind != "F":  # the first stage has no input that could have a gradient: all of it is done for the weights
+            own = own._replace(owed=own.owed - 1) if kind == "W" else own._replace(flying=own.flying - 1)
+        self.stages[stage] = own
+        kind = "B" if kind == "W" and stage == 0 else kind
+        if not (kind == "I" and stage == 0):
+            yield self.now(kind, stage)
+            gathered = ("F" if kind == "F" else "B") if self.sharded else ""
+            own = own._replace(gathered=gathered, gradients=self.gradients(kind, own.gradients))
+        own = own._replace(flying=own.flying + (kind == "F"), owed=own.owed + (kind == "I"))
+        self.stages[stage] = own
+        self.left[stage] -= kind in "BW"
+        if self.sharded and kind in "BW" and not self.left[stage]:
+            yield self.now("R", stage)
+            self.stages[stage] = own._replace(gathered="", gradients=SHARED)
+
+    def now(self, kind: str, stage: int) -> Situation:
+        own = self.stages[stage]
+        return Situation(kind, stage, own.gradients, own.gathered, tuple(self.stages.values()))
+
+    def gradients(self, kind: str, before: int) -> int:
+        """After an action; whole weights have one precision."""
+        if kind == "W" and self.sharded:
+            return UNCAST
+        return WHOLE if kind in "BW" or before == UNCAST and kind == "I" else before
+
+    def gather(self, turns: set[int]) -> None:
+        for stage, of in self.stages.items():
+            if stage not in turns:
+                self.stages[stage] = of._replace(gathered="")
+            elif not of.gathered and of.gradients != SHARED:
+                self.stages[stage] = of._replace(gathered="A")
 
 
 def soon(actions: Sequence, i: int) -> set[int]:
@@ -77,23 +145,3 @@ def soon(actions: Sequence, i: int) -> set[int]:
         if len(found) == ACTIVE:
             break
     return found
-
-
-def _played(actions: Sequence) -> Iterator[Situation]:
-    """In order; a micro-batch is in flight from its forward to its whole backward, or to its weights' half."""
-    flying: dict[int, int] = {}
-    last: dict[int, str] = {}
-    began, many = False, len({stage for _, stage, _ in actions}) > ACTIVE
-    for i, (kind, stage, _) in enumerate(actions):
-        if many:
-            turns = soon(actions, i)
-            last = {s: did for s, did in last.items() if s in turns}
-        own = 0 if kind == "F" else 1
-        others = {s: count - (own if s == stage else 0) for s, count in flying.items()}
-        if kind != "W":
-            play = "F" if kind == "F" else "B"
-            yield Situation(play, stage, began, last.get(stage, ""), tuple((s, c) for s, c in others.items() if c),
-                            tuple((s, did) for s, did in last.items() if s != stage))
-            last[stage] = play
-        flying[stage] = flying.get(stage, 0) + {"F": 1, "B": -1, "W": -1, "I": 0}[kind]
-        began = began or kind in "BI"

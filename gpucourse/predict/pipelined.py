@@ -1,43 +1,41 @@
 """The highest moments of a pipeline's rank: those of its stages, and beside each what else the rank holds then."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from gpucourse.catalog.jobs import Job, recompute_of_layers
 from gpucourse.catalog.shapes import Shape
-from gpucourse.catalog.stages import owned, part, stages_of
+from gpucourse.catalog.stages import Part, owned, part, stages_of
+from gpucourse.predict import halved, staged
 from gpucourse.predict import moments as at
-from gpucourse.predict import staged
 from gpucourse.predict.moments import Moment, highest
-from gpucourse.predict.pipeline import Situation, situations
+from gpucourse.predict.pipeline import SHARED, UNCAST, WHOLE, Situation, situations
 from gpucourse.predict.step import Step
 
 
-class Stage(NamedTuple):
-    """One stage, without what else its rank has.
+class Stage:
+    """One stage, without what else its rank has. highs: the highest moments, with their bytes, of each kind so far."""
 
-    step: once a backward ran, and before. held: bytes of a micro-batch in flight. gathered: bytes that stay gathered
-    after a forward or a backward. highs: the highest moments, with their bytes, of each situation so far.
-    """
-
-    step: dict[bool, Step]
-    held: int
-    gathered: dict[str, int]
-    highs: dict[tuple, tuple[tuple[int, Moment], ...]]
-
-    @classmethod
-    def of(cls, step: dict[bool, Step]) -> "Stage":
-        return cls(step, step[True].held, staged.gathered(step[True]), {})
+    def __init__(self, shape: Shape, job: Job, part: Part):
+        self.step = {began: Step(shape, job, part, began=began) for began in (False, True)}
+        self.highs: dict[tuple, tuple[tuple[int, Moment], ...]] = {}
+        step = self.step[True]
+        self.flying = step.held
+        # of the first stage nothing is done for the input: only the gradient of its output waits
+        self.owed = step.held + (step.stream if part.first else halved.owed(step) + step.stream * (not part.last))
+        self.gathered = staged.gathered(step)
+        found = at.found(step.once("", uncast=True))[1]
+        self.gradients = {0: 0, SHARED: at.all_gradients(step), WHOLE: at.found(step)[1], UNCAST: found}
 
     def alone(self, now: Situation) -> tuple[tuple[int, Moment], ...]:
-        """Of each instant the highest moment of a forward or backward, and its bytes."""
-        of = now.kind, now.began, now.after
-        if of not in self.highs:
-            step = self.step[now.began].once(now.after)
+        """Of each instant the highest moment of what the stage does now, and its bytes."""
+        if now[:4] not in self.highs:
+            step = self.step[now.gradients >= WHOLE].once(now.after, now.gradients == UNCAST)
             backward = staged.backward if step.layout.staged else at.backward
-            found = highest(at.forward(step) if now.kind == "F" else backward(step))
-            self.highs[of] = tuple((moment.total, moment) for moment in found.values())
-        return self.highs[of]
+            plays = {"F": at.forward, "B": backward, "I": halved.for_input, "W": halved.for_weights,
+                     "R": staged.shared_out}
+            found = highest(plays[now.kind](step))
+            self.highs[now[:4]] = tuple((moment.total, moment) for moment in found.values())
+        return self.highs[now[:4]]
 
 
 class Stages:
@@ -49,30 +47,27 @@ class Stages:
         self.layers = [(word, i < dense) for i, word in enumerate(recompute_of_layers(job.recompute, shape.layers))]
         self.parts = [part(shape.layers, job.layout.stages, stage) for stage in range(job.layout.stages)]
         self.kinds: dict[tuple, Stage] = {}
+        self.found = at.UNREDUCED if job.layout.staged else at.GRADIENTS
 
     def stage(self, stage: int) -> Stage:
         of = self.parts[stage]
         kind = of.first, of.last, *self.layers[of.layers.start:of.layers.stop]
         if kind not in self.kinds:
-            self.kinds[kind] = Stage.of({began: Step(self.shape, self.job, of, began=began) for began in (False, True)})
+            self.kinds[kind] = Stage(self.shape, self.job, of)
         return self.kinds[kind]
 
     def of_rank(self, rank: int) -> tuple[Step, dict[str, Moment]]:
         """What a rank has, as a step through its first stage; and of each instant its highest moment."""
         mine = stages_of(self.layout, rank)
         own = Step(self.shape, self.job, self.parts[mine[0]], owned([self.parts[stage] for stage in mine]), began=True)
-        played = self.played({stage: self.stage(stage) for stage in mine}, own, rank)
-        return own, highest([*played, *staged.shared_out(own), *at.update(own)])
+        played = self.played({stage: self.stage(stage) for stage in mine}, rank)
+        return own, highest([*played, *at.update(own)])
 
-    def played(self, mine: Mapping[int, Stage], own: Step, rank: int) -> Iterator[Moment]:
-        """The highest moments of forwards and backwards, with micro-batches in flight, and what other stages hold."""
+    def played(self, mine: Mapping[int, Stage], rank: int) -> Iterator[Moment]:
+        """The highest moments of what the rank does, with micro-batches in flight, and what other stages hold."""
         most: dict[str, tuple[int, Moment, Mapping[str, int]]] = {}
-        found = {stage: {began: others_gradients(step, own) for began, step in of.step.items()}
-                 for stage, of in mine.items()}
         for now in situations(self.job, rank):
-            flying = sum(count * mine[of].held for of, count in now.others)
-            gathered = sum(mine[of].gathered[did] for of, did in now.last)
-            beside = {at.OTHERS: flying, at.GATHERED: gathered, **found[now.stage][now.began]}
+            beside = self.beside(now, mine)
             more = sum(beside.values())
             for alone, moment in mine[now.stage].alone(now):
                 if moment.instant not in most or alone + more > most[moment.instant][0]:
@@ -80,8 +75,12 @@ class Stages:
         for _, moment, beside in most.values():
             yield moment.with_more(beside)
 
-
-def others_gradients(stage: Step, rank: Step) -> dict[str, int]:
-    """Bytes of gradients that a micro-batch finds at the rank's other stages, if it finds any."""
-    name, found = at.found(stage)
-    return {name: at.found(rank)[1] - found} if found else {}
+    def beside(self, now: Situation, mine: Mapping[int, Stage]) -> dict[str, int]:
+        held = {at.OTHERS: 0, at.GATHERED: 0, at.GRADIENTS: 0, at.UNREDUCED: 0}
+        for of, flying, owed, gathered, gradients in now.beside:
+            stage = mine[of]
+            held[at.OTHERS] += flying * stage.flying + owed * stage.owed
+            if of != now.stage:
+                held[at.GATHERED] += stage.gathered[gathered]
+                held[self.found if gradients >= WHOLE else at.GRADIENTS] += stage.gradients[gradients]
+        return held

@@ -18,8 +18,8 @@ SOURCE = "torch.distributed.pipelining, stage.backward_maybe_with_nosync and per
 
 def gathered(step: Step) -> dict[str, int]:
     """Bytes that a stage has gathered when it last did F or B: what is outside of blocks, and the blocks after B."""
-    blocks = step.gathered_of(step.part.layers)
-    return {"F": step.units.ends + blocks * step.units.kept, "B": step.units.ends + blocks}
+    ends, blocks = step.units.ends, step.gathered_of(step.part.layers)
+    return {"": 0, "F": ends + blocks * step.units.kept, "B": ends + blocks, "A": ends + blocks}
 
 
 def backward(step: Step) -> Iterator[Moment]:
@@ -31,26 +31,20 @@ def backward(step: Step) -> Iterator[Moment]:
     for i in step.told_apart:
         gathered = step.units.ends + step.unit(i).gathered + step.gathered_beside(i, backward=True)
         block = piled.casting(step.trained_of(i), width, low)
-        yield Moment(instant(step, i), {
+        yield Moment(at.instant(step, i), {
             at.KEPT: step.kept_below[i] + step.beside, at.STREAM: step.stream, at.GATHERED: gathered,
             at.UNREDUCED: piled.during(step, step.layers - i) + block,
             at.OUTPUT: 0 if step.part.last else 2 * step.stream})
     if not step.part.first:
-        yield Moment(instant(step, 0), {
+        yield Moment(at.instant(step, 0), {
             at.KEPT: step.beside, at.STREAM: step.stream,
             at.GATHERED: step.units.ends + step.gathered_of(step.part.layers),
             at.UNREDUCED: piled.converting(step), at.OUTPUT: 0 if step.part.last else 2 * step.stream})
 
 
-def instant(step: Step, i: int) -> str:
-    return "last block" if i == step.layers - 1 else "first block" if i == 0 else at.MIDDLE
-
-
 def shared_out(step: Step) -> Iterator[Moment]:
     """After the last micro-batch: gradients whole, weights gathered, and the largest reduce-scatter's input."""
-    if not step.layout.staged:
-        return
-    name = "embedding" if step.part.first and step.trained.embedding else instant(step, 0)
+    name = "embedding" if step.part.first and step.trained.embedding else at.instant(step, 0)
     width, layers, units = step.piled_width, step.part.layers, step.units
     weights, waiting = step.gathered_of(layers), width * step.trained.in_blocks(layers)
     ends = step.elements("gradients", step.trained.ends)

@@ -64,10 +64,10 @@ class Step:
     began: whether gradients exist already; None where that follows from the job, as without a pipeline. reduces: not
     where unsharded gradients wait for a later micro-batch. after: what the part did last in its pipeline, F or B; "".
     gathered: whether the blocks' weights are gathered before this part begins: in a pipeline that is never undone after
-    a backward.
+    a backward. uncast: whether gradients of the last weights' half wait in the precision in which they were made.
     """
 
-    after, gathered = "", False
+    after, gathered, uncast = "", False, False
 
     def __init__(self, shape: Shape, job: Job, part: Part | None = None, rank: Part | None = None,
                  began: bool | None = None, reduces: bool = True):
@@ -100,13 +100,13 @@ class Step:
         self.stream = self.at(self.stream_size)
         self.whole_stream = self.precision.weights * self.tokens * shape.hidden
 
-    def once(self, after: str) -> "Step":
+    def once(self, after: str, uncast: bool = False) -> "Step":
         """The same once its part has done that, F or B, in its pipeline."""
-        if not after:
+        if not (after or uncast):
             return self
         _ = self.held, self.told_apart, self.units  # not worked out by each copy
         step = copy(self)
-        step.after, step.gathered = after, self.layout.staged and (after == "B" or self.units.kept)
+        step.after, step.uncast, step.gathered = after, uncast, self.layout.staged and (after in "AB" or self.units.kept)
         return step
 
     @cached_property
@@ -138,6 +138,18 @@ class Step:
                                  self.tied, bool(job.lora))
         return costs.head(self.shape, self.precision, self.axes, self.tokens, self.sharded and self.bytes.autocast,
                           self.adds, bool(job.lora))
+
+    @cached_property
+    def block_halves(self) -> list[costs.Halves]:
+        """The same where a backward comes in halves."""
+        found = {kind: costs.block_halves(kind[0], self.precision, self.axes, self.tokens, self.adds, self.job.lora,
+                                          kind[2]) for kind in set(self.described)}
+        return [found[kind] for kind in self.described]
+
+    @cached_property
+    def head_halves(self) -> costs.Halves:
+        return costs.head_halves(self.shape, self.precision, self.axes, self.tokens,
+                                 self.sharded and self.bytes.autocast, self.adds, bool(self.job.lora))
 
     @cached_property
     def received(self) -> int:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from gpucourse.predict.sizes import NOTHING, Size, total
 
+END = "its end"
+
 
 @dataclass(frozen=True)
 class Op:
@@ -24,7 +26,7 @@ class Op:
     ends: tensors whose last use in forward it is. gradient: of its parameters. passes: its backward hands the same
     gradient on, as an addition does. forward_work, work: the most that it has besides, in forward and in backward.
     grad: bytes of the output's gradient, where not those of the output. kind: "product" or "attention", which are dear
-    to run again; else "".
+    to run again; else "". holds: its backward does not let go of the gradient that it was given.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Op:
     work: Size = NOTHING
     grad: Size | None = None
     kind: str = ""
+    holds: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,13 +116,13 @@ def forward(ops: Sequence[Op], dims: Mapping[str, int], left: Left, there: Left 
 
 
 def backward(ops: Sequence[Op], dims: Mapping[str, int], given: Mapping[str, Size], again: bool = False,
-             lent: bool = False, replay: Replay | None = None) -> list[High]:
+             lent: bool = False, replay: Replay | None = None, ending: bool = False) -> list[High]:
     """Each operation's highest moments of backward, from the last operation to the first.
 
     At the start everything that forward left is alive, and so is the gradient of the last output; both belong to the
     start. given: the tensors that `ops` begin from. again: gradients exist already and the new ones are added to them.
     lent: the last output's gradient is held from outside as well, and so stays. replay: what brings back that which
-    forward did not leave.
+    forward did not leave. ending: with what is alive at the end, in last place.
     """
     sizes = {name: of.at(dims) for name, of in given.items()} | {op.out: op.size.at(dims) for op in ops}
     gradient_size = sizes | {op.out: op.grad.at(dims) for op in ops if op.grad}
@@ -151,7 +154,7 @@ def backward(ops: Sequence[Op], dims: Mapping[str, int], given: Mapping[str, Siz
         made = op.gradient.at(dims)
         highs.append(High(live + made + op.work.at(dims), op.name))
         live += 0 if again else made
-        live -= release(mine) + op.aside.at(dims)
+        live -= (0 if op.holds else release(mine)) + op.aside.at(dims)
         for name in op.keeps:
             keepers[name] -= 1
             live -= 0 if keepers[name] else sizes.get(name, 0)
@@ -164,4 +167,4 @@ def backward(ops: Sequence[Op], dims: Mapping[str, int], given: Mapping[str, Siz
                 live -= release(owner[name]) + release(buffer)
                 buffers[both], buffer = 1, both
             owner[name] = buffer
-    return highs
+    return [*highs, High(live, END)] if ending else highs

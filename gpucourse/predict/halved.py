@@ -1,0 +1,53 @@
+"""The moments of a backward in halves: first the gradient of the stage's input, later those of its weights."""
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from gpucourse.evidence import WEIGHTS
+from gpucourse.predict import moments as at
+from gpucourse.predict import piled
+from gpucourse.predict.moments import Moment
+from gpucourse.predict.step import Step
+
+OWED = "kept for the weights' half"
+
+
+def for_input(step: Step) -> Iterator[Moment]:
+    """All that forward kept stays, and what each block and the head add to it."""
+    common, waits, gradients = kept(step), 0, at.found(step)[0]
+    if step.part.last:
+        yield Moment("loss", common | {at.LOSS_BACKWARD: step.head_halves.for_input.bytes})
+        waits = step.head_halves.owed - step.stream
+    for i in reversed(range(step.layers)):
+        half, top = step.block_halves[i], i == step.layers - 1
+        stream = step.stream * (step.part.last or not top)  # of another stage's gradient: it is the output's
+        if i in step.told_apart:
+            cast = piled.uncast(step, step.part.layers[i + 1:])
+            yield Moment(at.instant(step, i), common | {at.STREAM: stream, OWED: waits,
+                                                        gradients: common[gradients] - cast,
+                                                        at.BLOCK_BACKWARD: half.for_input.bytes})
+        waits += half.owed - (step.stream - stream)
+
+
+def for_weights(step: Step) -> Iterator[Moment]:
+    """From the first block to the head; what that does not pass through stays until it is over."""
+    halves, common, gradients = step.block_halves, kept(step), at.found(step)[0]
+    common[gradients] -= piled.uncast(step, step.part.layers)  # what is new is owed
+    below = list(accumulate((half.after for half in halves), initial=owed(step)))
+    for i in step.told_apart:
+        yield Moment(WEIGHTS, common | {OWED: below[i] + halves[i].for_weights.bytes})
+    if step.part.last:
+        yield Moment(WEIGHTS, common | {OWED: below[-1] + step.head_halves.for_weights.bytes})
+
+
+def kept(step: Step) -> dict[str, int]:
+    """What is there from one half to the other, besides what the first adds."""
+    head = {at.HEAD_KEPT: step.at(step.head.kept)} if step.part.last else {at.OUTPUT: 2 * step.stream}
+    return {at.KEPT: step.kept_below[-1] + step.beside, **at.no_gradients(step), **head,
+            at.GATHERED: step.units.ends + step.gathered_of(step.part.layers)}
+
+
+def owed(step: Step) -> int:
+    """Bytes that the half for the input leaves besides what forward left; the gradient of the input among them."""
+    parts = [*step.block_halves, *([step.head_halves] if step.part.last else [])]
+    return sum(half.owed - half.gone for half in parts[-1:]) + sum(half.owed for half in parts[:-1])
