@@ -52,7 +52,7 @@ class Rank(Training):
 class Stage:
     """One step of one stage. came, went: of each micro-batch in flight what came in and what went out.
 
-    owed: of each whose backward is half done, what the other half begins from.
+    owed: of each whose backward is half done, the gradient that came, and what the other half begins from.
     """
 
     def __init__(self, rank: Rank, model: Transformer):
@@ -62,7 +62,7 @@ class Stage:
         self.targets = torch.randint(rank.shape.vocab, size) if self.part.last else None
         self.came: dict[int, Tensor] = {}
         self.went: dict[int, Tensor] = {}
-        self.owed: dict[int, list | Tensor] = {}
+        self.owed: dict[int, tuple[Tensor | None, list]] = {}
         self.gathering: list = []  # what to wait for
 
     def play(self, kind: str, i: int) -> None:
@@ -108,18 +108,17 @@ class Stage:
 
     def for_input(self, i: int) -> None:
         """The first stage has no input that could have a gradient: all of its backward is done for the weights."""
-        gradient = self.gradient()
-        if self.part.first:
-            self.owed[i] = gradient
-            return
-        given = None if gradient is None else [gradient]
-        _, self.owed[i] = stage_backward_input([self.went[i]], given, [self.came[i]], self.model.parameters())
+        gradient, groups = self.gradient(), []
+        if not self.part.first:
+            given = None if gradient is None else [gradient]
+            _, groups = stage_backward_input([self.went[i]], given, [self.came[i]], self.model.parameters())
+        self.owed[i] = gradient, groups
 
     def for_weights(self, i: int) -> None:
-        went, owed, _ = self.went.pop(i), self.owed.pop(i), self.came.pop(i)
+        went, (gradient, groups), _ = self.went.pop(i), self.owed.pop(i), self.came.pop(i)
         if self.part.first:
-            went.backward(owed)
+            went.backward(gradient)
         else:
-            stage_backward_weight(self.model.parameters(), owed)
+            stage_backward_weight(self.model.parameters(), groups)
             for parameter in filter(lambda p: p.grad is not None, self.model.parameters()):
                 self.rank.made(parameter)

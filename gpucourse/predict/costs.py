@@ -117,9 +117,13 @@ def block_highs(shape: Shape, precision: Precision, axes: Axes, recompute: str, 
 
 @cache
 def block_halves(shape: Shape, precision: Precision, axes: Axes, tokens: int, again: bool, rank: int = 0,
-                 first: bool = False) -> Halves:
+                 received: bool = False, lent: bool = False) -> Halves:
+    """received: its input came from another stage. lent: so did the gradient of its output.
+
+    No block is the model's first, which has no half for the input.
+    """
     dims = axes.values(shape, tokens, rank)
-    return at(dims, block_half_highs(shape, precision, axes, again, bool(rank), first))
+    return at(dims, block_half_highs(shape, precision, axes, again, bool(rank), received, lent))
 
 
 @cache
@@ -139,15 +143,16 @@ def at(dims: Mapping[str, int], of: HalfHighs) -> Halves:
 
 @cache
 def block_half_highs(shape: Shape, precision: Precision, axes: Axes, again: bool, adapted: bool,
-                     first: bool) -> HalfHighs:
+                     received: bool, lent: bool) -> HalfHighs:
     """Of however many tokens."""
-    ops = operations(shape, precision, axes, adapted, first)
-    return half_highs(ops, {network.STREAM: stream(precision, axes)}, again)
+    ops = operations(shape, precision, axes, adapted, False)
+    return half_highs(ops, {network.STREAM: stream(precision, axes)}, again, received, lent)
 
 
-def half_highs(ops: Sequence[Op], given: Mapping[str, Size], again: bool) -> HalfHighs:
-    *for_input, end = tape.backward(list(halves.for_input(ops, given)), UNKNOWN, given, ending=True)
-    for_weights, after = halves.for_weights(ops, UNKNOWN, given, again)
+def half_highs(ops: Sequence[Op], given: Mapping[str, Size], again: bool, received: bool = False,
+               lent: bool = False) -> HalfHighs:
+    *for_input, end = tape.backward(list(halves.for_input(ops, given)), UNKNOWN, given, lent=lent, ending=True)
+    for_weights, after = halves.for_weights(ops, UNKNOWN, given, again, received)
     gone = list(halves.unheld(ops, given))
     return (tape.candidates(for_input), end.bytes, tape.size_of(gone, tape.kept(gone), {}),
             tape.candidates(for_weights), total([after]))

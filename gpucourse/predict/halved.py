@@ -9,7 +9,7 @@ from gpucourse.predict import piled
 from gpucourse.predict.moments import Moment
 from gpucourse.predict.step import Step
 
-OWED = "kept for the weights' half"
+OWED = "owed to the weights' half"
 
 
 def for_input(step: Step) -> Iterator[Moment]:

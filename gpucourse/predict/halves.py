@@ -28,13 +28,15 @@ def for_input(ops: Sequence[Op], given: Mapping[str, Size]) -> Iterator[Op]:
             yield replace(op, uses=uses, keeps=(), aside=NOTHING, gradient=NOTHING, work=work, holds=holds)
 
 
-def for_weights(ops: Sequence[Op], dims: Mapping[str, int], given: Mapping[str, Size],
-                again: bool) -> tuple[list[High], Size]:
+def for_weights(ops: Sequence[Op], dims: Mapping[str, int], given: Mapping[str, Size], again: bool,
+                received: bool) -> tuple[list[High], Size]:
     """The highest moments of that half, in the order of the parameters, and what it adds to what was alive before.
 
-    again: gradients exist already; each new one is there until the next is made.
+    again: gradients exist already; each new one is there until the next is made. received: the `given` tensors came
+    from another stage, and are held as such.
     """
-    sizes = {name: of.at(dims) for name, of in given.items()} | {op.out: op.size.at(dims) for op in ops}
+    mine = {} if received else given
+    sizes = {name: of.at(dims) for name, of in mine.items()} | {op.out: op.size.at(dims) for op in ops}
     keepers = Counter(name for op in ops for name in op.keeps)
     made_by = {op.out: op for op in ops}
     live, before, highs = 0, 0, []
@@ -45,7 +47,7 @@ def for_weights(ops: Sequence[Op], dims: Mapping[str, int], given: Mapping[str, 
         highs.append(High(live + before + made + narrow + op.work.at(dims) * bool(op.gradient.terms), op.name))
         before = made if again else 0
         live += 0 if again else made
-        live -= (op.grad or op.size).at(dims)
+        live -= (op.grad or op.size).at(dims) + op.aside.at(dims)
         for name in op.keeps:
             keepers[name] -= 1
             live -= 0 if keepers[name] else sizes.get(name, 0)

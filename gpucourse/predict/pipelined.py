@@ -28,14 +28,15 @@ class Stage:
 
     def alone(self, now: Situation) -> tuple[tuple[int, Moment], ...]:
         """Of each instant the highest moment of what the stage does now, and its bytes."""
-        if now[:4] not in self.highs:
+        of = now.kind, now.gradients, now.after
+        if of not in self.highs:
             step = self.step[now.gradients >= WHOLE].once(now.after, now.gradients == UNCAST)
             backward = staged.backward if step.layout.staged else at.backward
             plays = {"F": at.forward, "B": backward, "I": halved.for_input, "W": halved.for_weights,
                      "R": staged.shared_out}
             found = highest(plays[now.kind](step))
-            self.highs[now[:4]] = tuple((moment.total, moment) for moment in found.values())
-        return self.highs[now[:4]]
+            self.highs[of] = tuple((moment.total, moment) for moment in found.values())
+        return self.highs[of]
 
 
 class Stages:

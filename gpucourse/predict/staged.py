@@ -24,6 +24,8 @@ def gathered(step: Step) -> dict[str, int]:
 
 def backward(step: Step) -> Iterator[Moment]:
     """What a backward has besides that of one stage alone: gradients are cast while all weights are still gathered."""
+    if step.after == "A":
+        yield at.gathered_ahead(step, "loss" if step.part.last else "last block")
     yield from at.backward(step)
     width, low = step.piled_width, step.precision.gradients
     if step.finds or width == low:

@@ -106,7 +106,8 @@ class Step:
             return self
         _ = self.held, self.told_apart, self.units  # not worked out by each copy
         step = copy(self)
-        step.after, step.uncast, step.gathered = after, uncast, self.layout.staged and (after in "AB" or self.units.kept)
+        step.after, step.uncast = after, uncast
+        step.gathered = self.layout.staged and (after in ("A", "B") or self.units.kept)
         return step
 
     @cached_property
@@ -142,9 +143,10 @@ class Step:
     @cached_property
     def block_halves(self) -> list[costs.Halves]:
         """The same where a backward comes in halves."""
-        found = {kind: costs.block_halves(kind[0], self.precision, self.axes, self.tokens, self.adds, self.job.lora,
-                                          kind[2]) for kind in set(self.described)}
-        return [found[kind] for kind in self.described]
+        last = -1 if self.part.last else self.layers - 1
+        return [costs.block_halves(shape, self.precision, self.axes, self.tokens, self.adds, self.job.lora, i == 0,
+                                   i == last)
+                for i, (shape, _, _) in enumerate(self.described)]
 
     @cached_property
     def head_halves(self) -> costs.Halves:

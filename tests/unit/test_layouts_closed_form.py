@@ -191,8 +191,8 @@ def test_one_rank_along_every_axis_is_one_device():
 
 
 def test_what_has_no_dry_run_says_so():
-    with pytest.raises(BadInput, match="schedule interleaved with 2 stages a rank has no dry run"):
-        dryrun.memory(SHAPES["llama"], Job(1, 16, accumulate=4, layout=Layout(pp=2, schedule="interleaved", chunks=2)))
+    with pytest.raises(BadInput, match="cp has no dry run; use predict.memory"):
+        dryrun.memory(SHAPES["llama"], Job(1, 16, layout=Layout(cp=2)))
 
 
 @pytest.mark.parametrize("schedule", ["zbv", "dualpipe", "interleaved"])

@@ -4,10 +4,12 @@ import random
 
 import pytest
 
-from gpucourse import predict
+from gpucourse import dryrun, predict
 from gpucourse.catalog import Job, Layout, gpt, llama, shape
+from gpucourse.catalog.halves import refusal
 from gpucourse.catalog.stages import part, stages_of
 from gpucourse.errors import BadInput
+from gpucourse.evidence import STATES
 from gpucourse.models.training import network
 from gpucourse.predict.memory import memory_of_rank
 from gpucourse.predict.pipeline import covers, of_schedule, played, situations
@@ -42,11 +44,84 @@ def test_the_rank_that_holds_most_is_found_without_asking_all():
 def test_what_is_left_out_is_covered_by_what_is_kept(schedule, chunks, shard):
     job = Job(accumulate=12, layout=Layout(dp=2, pp=4, schedule=schedule, chunks=chunks, shard=shard))
     kept = situations(job, 1)
-    kinds = slice(0, 4 if shard == "zero3" else 3)
-    for now in played(*of_schedule(job), 1):
-        assert any(one[kinds] == now[kinds] and covers(one, now if shard == "zero3" else now._replace(last=()))
-                   for one in kept)
+    for now in played(*of_schedule(job), 1, job.layout.staged):
+        assert any(one[:4] == now[:4] and covers(one, now) for one in kept)
     assert not any(one is not other and one[:4] == other[:4] and covers(one, other) for one in kept for other in kept)
+
+
+def test_what_each_stage_holds_is_followed_through_a_schedule():
+    """One micro-batch after another through rank 1 of ZB-H1 on two ranks: forward, half, forward, half, half …"""
+    now = played("zero-bubble", 2, 3, 1, 1, False)
+    assert [(one.kind, *one.beside[0][1:3]) for one in now] == [
+        ("F", 0, 0), ("I", 0, 0), ("F", 0, 1), ("I", 0, 1), ("W", 0, 1), ("F", 0, 1), ("I", 0, 1), ("W", 0, 1),
+        ("W", 0, 0)]
+    assert {one.kind for one in played("zero-bubble", 2, 3, 1, 0, False)} == {"F", "B"}  # it has no half for an input
+
+
+def test_of_more_than_three_stages_those_are_gathered_whose_turn_comes_soon():
+    first = played("interleaved", 2, 4, 4, 0, True)[0]
+    assert [one.gathered for one in first.beside] == ["A", "A", "A", ""]
+    assert {one.gathered for now in played("interleaved", 2, 4, 4, 0, False) for one in now.beside} == {""}
+
+
+def compared(model, job, slack=0) -> None:
+    for rank in range(job.layout.pp):
+        computed, dry = memory_of_rank(model, job, rank), dryrun.memory(model, job, rank=rank)
+        assert computed.instants == tuple(dry.at)
+        for instant in dry.at:
+            off = computed.total(instant) - dry.total(instant)
+            assert abs(off) <= 16 + 8 * job.accumulate + slack, (rank, instant)
+        assert computed.states() == {kind: dry.at["step"].get(kind, 0) for kind in STATES}
+
+
+@pytest.mark.parametrize("schedule, chunks", SCHEDULES[2:])
+@pytest.mark.parametrize("precision, name", (("fp32", "llama"), ("fp32", "gpt"), ("bf16-autocast", "llama")))
+def test_every_instant_of_every_schedule_equals_the_dry_run(schedule, chunks, precision, name):
+    """The dry run calls torch.distributed.pipelining's own halves of a backward."""
+    compared(SHAPES[name], Job(2, 32, precision, accumulate=4, layout=Layout(pp=2, schedule=schedule, chunks=chunks)))
+
+
+@pytest.mark.parametrize("schedule, chunks, reshard", (
+    ("interleaved", 2, "always"), ("interleaved", 4, "always"), ("interleaved", 4, "never"),
+    ("zero-bubble", 1, "never"), ("zbv", 2, "never"), ("dualpipe", 2, "never")))
+def test_every_instant_of_sharded_weights_equals_the_dry_run(schedule, chunks, reshard):
+    """Weights are gathered ahead of a stage's turn and given back after, by torch's own list of actions."""
+    layout = Layout(dp=2, shard="zero3", reshard=reshard, pp=2, schedule=schedule, chunks=chunks)
+    compared(SHAPES["llama"].but(layers=8), Job(1, 16, accumulate=4, layout=layout))
+
+
+@pytest.mark.parametrize("job", (Job(2, 32, accumulate=4, recompute="attention"),
+                                 Job(2, 32, "bf16", accumulate=4, lora=4),
+                                 Job(2, 32, "bf16", accumulate=4, layout=Layout(tp=2))), ids=str)
+def test_every_instant_of_halves_with_what_goes_with_them(job):
+    compared(SHAPES["llama"], job.but(layout=job.layout.but(pp=2, schedule="zero-bubble")), slack=128)
+
+
+def test_a_backward_in_halves_holds_more_than_a_whole_one():
+    """What the weights' half begins from: a gradient for each product and norm, beside all that forward kept."""
+    model, job = SHAPES["llama"], Job(2, 32, accumulate=4, layout=Layout(pp=2))
+    whole, halves = (memory_of_rank(model, job.but(layout=Layout(pp=2, schedule=name)), 1)
+                     for name in ("1f1b", "zero-bubble"))
+    lines = {line.name: line for line in halves.lines}
+    n, h, k, f, V = job.tokens, model.hidden, model.kv_hidden, model.ffn, model.vocab
+    # q, out, up to the stream; both norms, the new stream: five of h; in the last stage also its norm, and the logits
+    owed, loss = lines["owed to the weights' half"].at["first block"], 4
+    assert owed == 4 * n * (5 * (5 * h + 2 * k + 2 * f) + h + V) - loss
+    assert halves.peak > whole.peak
+
+
+@pytest.mark.parametrize("changes, says", (
+    (dict(layout=Layout(dp=2, shard="zero3", pp=2, schedule="zbv", chunks=2)), "reshard is always with zbv: .* never"),
+    (dict(recompute="full"), "recompute is full with zero-bubble: .* use none or attention"),
+    (dict(recompute="op"), "recompute is op with zero-bubble"),
+    (dict(recompute="layer-2"), "recompute is layer-2 with zero-bubble"),
+    (dict(chunked_loss=4), "chunked-loss is 4 with zero-bubble: .* leave it out, or take 1f1b"),
+))
+def test_what_does_not_go_with_halves_is_refused(changes, says):
+    job = Job(1, 16, accumulate=8, layout=Layout(pp=2, schedule="zero-bubble")).but(**changes)
+    with pytest.raises(BadInput, match=says):
+        predict.memory(SHAPES["llama"], job)
+    assert refusal(job) and not refusal(job.but(layout=Layout(pp=2)))
 
 
 @pytest.mark.parametrize("layout", (Layout(pp=4, schedule="zbv", chunks=2),
