@@ -32,10 +32,13 @@ def part(layers: int, stages: int, stage: int) -> Part:
     return Part(range(start, start + each + (stage < more)), stage == 0, stage == stages - 1)
 
 
-def owned(parts: Sequence[Part]) -> Part:
-    """All that a rank with these stages has, as if its layers were one run."""
-    layers = sum(len(one.layers) for one in parts)
-    return Part(range(layers), any(one.first for one in parts), any(one.last for one in parts), len(parts))
+def owned(parts: Sequence[Part], dense: int = 0) -> Part:
+    """All that a rank with these stages has, as if its layers were one run, with as many of the model's first `dense`
+    layers in it as the stages have."""
+    layers = [layer for one in parts for layer in one.layers]
+    start = dense - sum(layer < dense for layer in layers)
+    return Part(range(start, start + len(layers)), any(one.first for one in parts), any(one.last for one in parts),
+                len(parts))
 
 
 def stages_of(layout: Layout, rank: int) -> tuple[int, ...]:

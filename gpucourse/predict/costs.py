@@ -1,15 +1,14 @@
 """What one block, and head with loss, keep and need: the tape played over our network's lists of operations."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from gpucourse.catalog.jobs import Precision
 from gpucourse.catalog.shapes import Shape
-from gpucourse.predict import halves, lora, network, tape
+from gpucourse.predict import lora, network, tape
 from gpucourse.predict import recompute as recomputation
 from gpucourse.predict.axes import Axes
-from gpucourse.predict.sizes import UNKNOWN, Size, size, total
+from gpucourse.predict.sizes import UNKNOWN, Size, size
 from gpucourse.predict.tape import High, Left, Op
 
 
@@ -45,22 +44,6 @@ class Head:
     loss_forward: High
     loss_backward: High
     backward: High
-
-
-@dataclass(frozen=True)
-class Halves:
-    """A backward in halves, of one block or of the head and the loss.
-
-    for_input: its highest moment in that half; owed: bytes that this half adds to what forward left, the gradient of
-    the input among them, and gone: those that go when all of it is over. for_weights: its highest moment in the other
-    half, and after: bytes that this adds.
-    """
-
-    for_input: High
-    owed: int
-    gone: int
-    for_weights: High
-    after: int
 
 
 @cache
@@ -113,58 +96,6 @@ def block_highs(shape: Shape, precision: Precision, axes: Axes, recompute: str, 
     again_run = recomputation.replay(ops, UNKNOWN, recompute)
     return (tape.candidates(tape.forward(ops, UNKNOWN, left)),
             tape.candidates(tape.backward(ops, UNKNOWN, given, again, lent, again_run)))
-
-
-@cache
-def block_halves(shape: Shape, precision: Precision, axes: Axes, tokens: int, again: bool, rank: int = 0,
-                 received: bool = False, lent: bool = False) -> Halves:
-    """received: its input came from another stage. lent: so did the gradient of its output.
-
-    No block is the model's first, which has no half for the input.
-    """
-    dims = axes.values(shape, tokens, rank)
-    return at(dims, block_half_highs(shape, precision, axes, again, bool(rank), received, lent))
-
-
-@cache
-def head_halves(shape: Shape, precision: Precision, axes: Axes, tokens: int, widened: bool, again: bool,
-                frozen: bool = False) -> Halves:
-    return at(axes.values(shape, tokens), head_half_highs(shape, precision, axes, widened, again, frozen))
-
-
-HalfHighs = tuple[tuple[High, ...], Size, Size, tuple[High, ...], Size]
-
-
-def at(dims: Mapping[str, int], of: HalfHighs) -> Halves:
-    for_input, owed, gone, for_weights, after = of
-    return Halves(tape.highest_at(for_input, dims), owed.at(dims), gone.at(dims), tape.highest_at(for_weights, dims),
-                  after.at(dims))
-
-
-@cache
-def block_half_highs(shape: Shape, precision: Precision, axes: Axes, again: bool, adapted: bool,
-                     received: bool, lent: bool) -> HalfHighs:
-    """Of however many tokens."""
-    ops = operations(shape, precision, axes, adapted, False)
-    return half_highs(ops, {network.STREAM: stream(precision, axes)}, again, received, lent)
-
-
-def half_highs(ops: Sequence[Op], given: Mapping[str, Size], again: bool, received: bool = False,
-               lent: bool = False) -> HalfHighs:
-    *for_input, end = tape.backward(list(halves.for_input(ops, given)), UNKNOWN, given, lent=lent, ending=True)
-    for_weights, after = halves.for_weights(ops, UNKNOWN, given, again, received)
-    gone = list(halves.unheld(ops, given))
-    return (tape.candidates(for_input), end.bytes, tape.size_of(gone, tape.kept(gone), {}),
-            tape.candidates(for_weights), total([after]))
-
-
-@cache
-def head_half_highs(shape: Shape, precision: Precision, axes: Axes, widened: bool, again: bool,
-                    frozen: bool) -> HalfHighs:
-    """Of however many tokens; what only the loss has kept is gone after the half for the input."""
-    model, loss = network.head(shape, precision, axes, widened)
-    ops, given = [*(lora.frozen_head(model) if frozen else model), *loss], {network.STREAM: stream(precision, axes)}
-    return half_highs(ops, given, again)
 
 
 @cache

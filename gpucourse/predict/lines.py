@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 
-from gpucourse.predict import experts, halved, halves, latent, piled, ring, staged
+from gpucourse.catalog.halves import in_halves
+from gpucourse.predict import experts, half_moments, halves, latent, piled, ring, staged
 from gpucourse.predict import moments as at
 from gpucourse.predict.ledger import Line
 from gpucourse.predict.moments import Moment
@@ -95,8 +96,9 @@ def described(step: Step) -> dict[str, tuple[str, str, str]]:
         at.UNREDUCED: ("gathered", unreduced, staged.SOURCE if step.layout.staged else
                        piled.SOURCE if step.piles else FULLY_SHARD),
         at.REDUCING: ("gathered", f"{unit.reduced:,} a block, {units.ends_reduced:,} all else", FULLY_SHARD),
-        halved.OWED: ("activations", "", halves.SOURCE),
-        at.OTHERS: ("activations", f"each {step.held:,}", ""),
+        half_moments.OWED: ("activations", owed(step), halves.SOURCE),
+        at.OTHERS: ("activations", f"each {step.held:,}"
+                    + ", and with half of its backward done what it owes" * in_halves(step.job), ""),
         at.OUTPUT: ("activations", f"2 × [{formula(step.stream_size)}]", ""),
         at.STEP: ("temporaries", temporaries(step), ""),
     }
@@ -106,6 +108,11 @@ def kept(step: Step) -> str:
     """`12 × [n·(…)]`, for each kind of block."""
     sizes = [formula(block.stays) for block in step.blocks]
     return " + ".join(f"{sizes.count(size)} × [{size}]" for size in dict.fromkeys(sizes))
+
+
+def owed(step: Step) -> str:
+    """`[n·(…)] a block`, where a backward comes in halves."""
+    return f"[{formula(step.block_halves[0].owed)}] a block" if in_halves(step.job) else ""
 
 
 def temporaries(step: Step) -> str:

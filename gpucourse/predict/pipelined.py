@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from gpucourse.catalog.jobs import Job, recompute_of_layers
 from gpucourse.catalog.shapes import Shape
 from gpucourse.catalog.stages import Part, owned, part, stages_of
-from gpucourse.predict import halved, staged
+from gpucourse.predict import half_moments, staged
 from gpucourse.predict import moments as at
 from gpucourse.predict.moments import Moment, highest
 from gpucourse.predict.pipeline import SHARED, UNCAST, WHOLE, Situation, situations
@@ -21,7 +21,7 @@ class Stage:
         step = self.step[True]
         self.flying = step.held
         # of the first stage nothing is done for the input: only the gradient of its output waits
-        self.owed = step.held + (step.stream if part.first else halved.owed(step) + step.stream * (not part.last))
+        self.owed = step.held + (step.stream if part.first else half_moments.owed(step) + step.stream * (not part.last))
         self.gathered = staged.gathered(step)
         found = at.found(step.once("", uncast=True))[1]
         self.gradients = {0: 0, SHARED: at.all_gradients(step), WHOLE: at.found(step)[1], UNCAST: found}
@@ -32,7 +32,7 @@ class Stage:
         if of not in self.highs:
             step = self.step[now.gradients >= WHOLE].once(now.after, now.gradients == UNCAST)
             backward = staged.backward if step.layout.staged else at.backward
-            plays = {"F": at.forward, "B": backward, "I": halved.for_input, "W": halved.for_weights,
+            plays = {"F": at.forward, "B": backward, "I": half_moments.for_input, "W": half_moments.for_weights,
                      "R": staged.shared_out}
             found = highest(plays[now.kind](step))
             self.highs[of] = tuple((moment.total, moment) for moment in found.values())
@@ -44,8 +44,9 @@ class Stages:
 
     def __init__(self, shape: Shape, job: Job):
         self.shape, self.job, self.layout = shape, job, job.layout
-        dense = shape.experts.dense_layers if shape.experts else 0
-        self.layers = [(word, i < dense) for i, word in enumerate(recompute_of_layers(job.recompute, shape.layers))]
+        self.dense = shape.experts.dense_layers if shape.experts else 0
+        words = recompute_of_layers(job.recompute, shape.layers)
+        self.layers = [(word, i < self.dense) for i, word in enumerate(words)]
         self.parts = [part(shape.layers, job.layout.stages, stage) for stage in range(job.layout.stages)]
         self.kinds: dict[tuple, Stage] = {}
         self.found = at.UNREDUCED if job.layout.staged else at.GRADIENTS
@@ -60,7 +61,8 @@ class Stages:
     def of_rank(self, rank: int) -> tuple[Step, dict[str, Moment]]:
         """What a rank has, as a step through its first stage; and of each instant its highest moment."""
         mine = stages_of(self.layout, rank)
-        own = Step(self.shape, self.job, self.parts[mine[0]], owned([self.parts[stage] for stage in mine]), began=True)
+        everything = owned([self.parts[stage] for stage in mine], self.dense)
+        own = Step(self.shape, self.job, self.parts[mine[0]], everything, began=True)
         played = self.played({stage: self.stage(stage) for stage in mine}, rank)
         return own, highest([*played, *at.update(own)])
 

@@ -8,9 +8,10 @@ from itertools import accumulate
 from gpucourse.catalog.jobs import PRECISIONS, Job, Precision, recompute_of_layers
 from gpucourse.catalog.shapes import Shape
 from gpucourse.catalog.stages import Part
-from gpucourse.predict import costs
+from gpucourse.predict import costs, half_costs
 from gpucourse.predict.axes import axes, more
 from gpucourse.predict.chunked import head_in_parts
+from gpucourse.predict.half_costs import Halves
 from gpucourse.predict.sizes import Size
 from gpucourse.predict.tensors import Tensor, Tensors, count, part_of, share
 
@@ -141,17 +142,16 @@ class Step:
                           self.adds, bool(job.lora))
 
     @cached_property
-    def block_halves(self) -> list[costs.Halves]:
+    def block_halves(self) -> list[Halves]:
         """The same where a backward comes in halves."""
         last = -1 if self.part.last else self.layers - 1
-        return [costs.block_halves(shape, self.precision, self.axes, self.tokens, self.adds, self.job.lora, i == 0,
-                                   i == last)
+        return [half_costs.block_halves(shape, self.precision, self.axes, self.job.lora, self.adds, i == 0, i == last)
                 for i, (shape, _, _) in enumerate(self.described)]
 
     @cached_property
-    def head_halves(self) -> costs.Halves:
-        return costs.head_halves(self.shape, self.precision, self.axes, self.tokens,
-                                 self.sharded and self.bytes.autocast, self.adds, bool(self.job.lora))
+    def head_halves(self) -> Halves:
+        return half_costs.head_halves(self.shape, self.precision, self.axes, self.sharded and self.bytes.autocast,
+                                      self.adds, bool(self.job.lora))
 
     @cached_property
     def received(self) -> int:

@@ -144,3 +144,14 @@ def test_stages_that_are_alike_are_worked_out_once():
     assert len({id(stages.stage(i)) for i in range(4)}) == 3
     uneven = Stages(model.but(layers=10), Job(recompute="layer-2", layout=Layout(pp=4)))  # of 3, 3, 2 and 2 layers
     assert len({id(uneven.stage(i)) for i in range(4)}) == 4
+
+
+@pytest.mark.parametrize("layout", (Layout(pp=4), Layout(pp=7), Layout(pp=4, schedule="interleaved", chunks=3),
+                                    Layout(pp=4, schedule="dualpipe", chunks=2)), ids=str)
+@pytest.mark.parametrize("name", ("deepseek-v3", "mixtral-8x7b"))
+def test_the_ranks_together_have_the_whole_model(name, layout):
+    """Also where the first layers have an ordinary MLP: those are on the ranks that have the first layers."""
+    model, job = shape(name), Job(1, 16, "bf16", accumulate=28, layout=layout)
+    weights = [line.bytes for rank in range(layout.pp) for line in memory_of_rank(model, job, rank).lines
+               if line.name == "weights"]
+    assert sum(weights) == 2 * predict.parameters(model).total

@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from gpucourse.catalog.cluster import cluster
+from gpucourse.catalog.halves import refusal
 from gpucourse.catalog.jobs import Job
 from gpucourse.catalog.layouts import SHARDS, Layout
 from gpucourse.catalog.shapes import gpt, llama
@@ -23,7 +24,8 @@ few = settings(max_examples=30, deadline=None, suppress_health_check=[HealthChec
 
 
 def predicted(shape, job):
-    """The ledger; an example is dropped where the layout is not predicted."""
+    """The ledger; an example is dropped where the layout is not predicted, or cannot be trained."""
+    assume(not refusal(job))
     try:
         return memory(shape, job)
     except BadInput as error:
@@ -32,7 +34,11 @@ def predicted(shape, job):
 
 
 def states(shape, job):
-    return sum(predicted(shape, job).states().values())
+    """Of the rank that has most of them, which need not be the fullest."""
+    ledgers = [predicted(shape, job)]
+    if job.layout.pp > 1:
+        ledgers = [memory_of_rank(shape, job, rank) for rank in range(job.layout.pp)]
+    return max(sum(ledger.states().values()) for ledger in ledgers)
 
 
 def activations(shape, job):
@@ -41,7 +47,7 @@ def activations(shape, job):
     ledger = predicted(shape, job)
     if job.layout.pp > 1:
         ledger = memory_of_rank(shape, job, 0)
-    parts = [line for line in ledger.lines if line.category == "activations"]
+    parts = [line for line in ledger.lines if line.category in ("activations", "temporaries")]
     return max(sum(line.at.get(instant, 0) for line in parts) for instant in ledger.instants)
 
 
@@ -51,7 +57,9 @@ def layouts(draw):
     cp = draw(st.sampled_from([1, 1, 2]))
     together = tp > 1 and draw(st.booleans())
     shard = draw(st.sampled_from(SHARDS)) if dp > 1 else "none"
-    return Layout(dp=dp, shard=shard, tp=tp, pp=pp, cp=cp, sequence_parallel=together,
+    schedule = draw(st.sampled_from(("1f1b", "gpipe", "interleaved" if pp == 2 else "1f1b", "zero-bubble")))
+    return Layout(dp=dp, shard=shard, tp=tp, pp=pp, cp=cp, sequence_parallel=together, schedule=schedule,
+                  reshard="never" if schedule == "zero-bubble" else "always", chunks=1 + (schedule == "interleaved"),
                   vocab_parallel_loss=tp > 1 and draw(st.booleans()))
 
 

@@ -8,6 +8,7 @@ from gpucourse.predict import moments as at
 from gpucourse.predict import piled
 from gpucourse.predict.moments import Moment
 from gpucourse.predict.step import Step
+from gpucourse.predict.tape import highest_at
 
 OWED = "owed to the weights' half"
 
@@ -16,28 +17,26 @@ def for_input(step: Step) -> Iterator[Moment]:
     """All that forward kept stays, and what each block and the head add to it."""
     common, waits, gradients = kept(step), 0, at.found(step)[0]
     if step.part.last:
-        yield Moment("loss", common | {at.LOSS_BACKWARD: step.head_halves.for_input.bytes})
-        waits = step.head_halves.owed - step.stream
+        yield Moment("loss", common | {at.LOSS_BACKWARD: highest_at(step.head_halves.for_input, step.dims).bytes})
+        waits = step.at(step.head_halves.owed) - step.stream
     for i in reversed(range(step.layers)):
         half, top = step.block_halves[i], i == step.layers - 1
         stream = step.stream * (step.part.last or not top)  # of another stage's gradient: it is the output's
         if i in step.told_apart:
-            cast = piled.uncast(step, step.part.layers[i + 1:])
-            yield Moment(at.instant(step, i), common | {at.STREAM: stream, OWED: waits,
-                                                        gradients: common[gradients] - cast,
-                                                        at.BLOCK_BACKWARD: half.for_input.bytes})
-        waits += half.owed - (step.stream - stream)
+            waiting = common[gradients] - piled.uncast(step, step.part.layers[i + 1:])
+            yield Moment(at.instant(step, i), common | {at.STREAM: stream, OWED: waits, gradients: waiting,
+                                                        at.BLOCK_BACKWARD: highest_at(half.for_input, step.dims).bytes})
+        waits += step.at(half.owed) - (step.stream - stream)
 
 
 def for_weights(step: Step) -> Iterator[Moment]:
     """From the first block to the head; what that does not pass through stays until it is over."""
     halves, common, gradients = step.block_halves, kept(step), at.found(step)[0]
     common[gradients] -= piled.uncast(step, step.part.layers)  # what is new is owed
-    below = list(accumulate((half.after for half in halves), initial=owed(step)))
-    for i in step.told_apart:
-        yield Moment(WEIGHTS, common | {OWED: below[i] + halves[i].for_weights.bytes})
-    if step.part.last:
-        yield Moment(WEIGHTS, common | {OWED: below[-1] + step.head_halves.for_weights.bytes})
+    below = list(accumulate((step.at(half.after) for half in halves), initial=owed(step)))
+    passed = [(below[i], halves[i]) for i in step.told_apart]
+    for before, half in [*passed, (below[-1], step.head_halves)] if step.part.last else passed:
+        yield Moment(WEIGHTS, common | {OWED: before + highest_at(half.for_weights, step.dims).bytes})
 
 
 def kept(step: Step) -> dict[str, int]:
@@ -49,5 +48,5 @@ def kept(step: Step) -> dict[str, int]:
 
 def owed(step: Step) -> int:
     """Bytes that the half for the input leaves besides what forward left; the gradient of the input among them."""
-    parts = [*step.block_halves, *([step.head_halves] if step.part.last else [])]
-    return sum(half.owed - half.gone for half in parts[-1:]) + sum(half.owed for half in parts[:-1])
+    parts = [*step.block_halves, *[step.head_halves] * step.part.last]
+    return sum(step.at(half.owed) for half in parts) - step.at(parts[-1].gone)
