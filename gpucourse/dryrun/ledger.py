@@ -7,7 +7,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gpucourse.catalog import Job, Shape
 from gpucourse.catalog.stages import part, stages_of
-from gpucourse.dryrun.pipeline import Rank
 from gpucourse.dryrun.processes import one_rank_of
 from gpucourse.dryrun.quiet import quiet_propagation
 from gpucourse.errors import BadInput
@@ -35,6 +34,9 @@ class InstantLedger(LiveStorages):
             return args[0]  # as with real tensors; its fake version would make a copy
         return super().__torch_dispatch__(func, types, args, kwargs)
 
+    def made(self, parameter: torch.nn.Parameter) -> None:
+        self.retag(parameter.grad, "gradients")
+
     def mark(self, instant: str) -> None:
         self.instant = instant
         self.began[instant] = Counter(self.by_tag)
@@ -59,14 +61,14 @@ def step_ledger(shape: Shape, job: Job, rank: int = 0) -> InstantLedger:
 
     rank: of the pipeline, where job.layout has one.
     """
-    layout = job.layout
+    layout, ledger = job.layout, InstantLedger()
     for name, used in {"DDP and ZeRO-1 and 2": layout.dp > 1 and layout.shard != "zero3", "cp": layout.cp > 1,
                        "ep": layout.ep > 1}.items():
         if used:
             raise BadInput(f"{name} has no dry run; use predict.memory, or measure on real ranks")
     if layout.ranks == 1:
         with FakeTensorMode():
-            return second_step(Training(shape, job))
+            return second_step(Training(shape, job), ledger)
     from gpucourse.models.parallel import laid_out  # DTensor takes half a second to import
 
     stages = stages_of(layout, rank) if layout.pp > 1 else [0]
@@ -76,17 +78,17 @@ def step_ledger(shape: Shape, job: Job, rank: int = 0) -> InstantLedger:
         with FakeTensorMode(allow_non_fake_inputs=True):  # a mesh of two axes is a real tensor
             for model in models.values():
                 model.to_empty(device="cpu")
-            alone = layout.pp == 1
-            return second_step(Training(shape, job, model=model) if alone else Rank(shape, job, rank, models))
+            if layout.pp == 1:
+                return second_step(Training(shape, job, model=model), ledger)
+            from gpucourse.dryrun.pipeline import Rank  # pipelining takes a second
+
+            return second_step(Rank(shape, job, rank, models, ledger.made), ledger)
 
 
-def second_step(training: Training) -> InstantLedger:
+def second_step(training: Training, ledger: InstantLedger) -> InstantLedger:
     training.scaler = torch.amp.GradScaler(enabled=False)  # it asks for values, which fake tensors do not have
-    ledger = InstantLedger()
     for parameter in filter(lambda p: p.requires_grad, training.model.parameters()):
-        parameter.register_post_accumulate_grad_hook(lambda p: ledger.retag(p.grad, "gradients"))
-    if isinstance(training, Rank):
-        training.made = lambda p: ledger.retag(p.grad, "gradients")
+        parameter.register_post_accumulate_grad_hook(ledger.made)
     with ledger:
         ledger.own(training.model)
         first_step(training)

@@ -22,17 +22,17 @@ from gpucourse.predict.schedules import schedule
 class Rank(Training):
     """A step of one rank. What other ranks would send, activations forward and gradients backward, is made here.
 
-    made: called with each parameter whose gradient a half of a backward has made; no hook of autograd says so.
+    made: called with each parameter whose gradient a half of a backward has made, which autograd's hooks do not see.
     """
 
-    def __init__(self, shape: Shape, job: Job, rank: int, models: dict[int, Transformer]):
+    def __init__(self, shape: Shape, job: Job, rank: int, models: dict[int, Transformer],
+                 made: Callable[[nn.Parameter], None]):
         super().__init__(shape, job, model=nn.ModuleList(models.values()))
         layout = job.layout
         self.actions = schedule(layout.schedule, layout.pp, job.accumulate, layout.chunks).actions[rank]
         if layout.staged:
             self.actions = sharded.with_sharding(self.actions, job.accumulate, layout.schedule)
-        self.models = models
-        self.made: Callable[[nn.Parameter], None] = lambda parameter: None
+        self.models, self.made = models, made
 
     def __call__(self) -> None:
         stages = {number: Stage(self, model) for number, model in self.models.items()}
