@@ -10,6 +10,7 @@ from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
 from gpucourse.predict.actions import Action
+from gpucourse.predict.schedules import SCHEDULES
 
 KINDS = {"F": schedules.FORWARD, "B": schedules.FULL_BACKWARD, "I": schedules.BACKWARD_INPUT,
          "W": schedules.BACKWARD_WEIGHT}
@@ -48,6 +49,6 @@ def with_sharding(actions: Iterable[Action], micro_batches: int, schedule: str) 
     given back and share their gradients out."""
     names = {kind: name for name, kind in KINDS.items()}
     plain = [schedules._Action(stage, KINDS[kind], i) for kind, stage, i in actions]
-    lowered = plain if schedule in ("gpipe", "1f1b") else schedules._add_unshard_reshard(plain)
-    lowered = schedules._add_reduce_grad(lowered, micro_batches)
+    gathered = plain if SCHEDULES[schedule].alone else schedules._add_unshard_reshard(plain)
+    lowered = schedules._add_reduce_grad(gathered, micro_batches)
     return [(names.get(a.computation_type, a.computation_type), a.stage_index, a.microbatch_index) for a in lowered]

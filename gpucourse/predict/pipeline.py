@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from gpucourse.catalog.jobs import Job
-from gpucourse.predict.schedules import schedule
+from gpucourse.predict.schedules import SCHEDULES, schedule
 
 ACTIVE = 3  # stages of a rank whose weights are gathered at a time: torch's max_active_stages
 GATHERED = ("", "F", "B", "A")  # from nothing to all of a stage: after a forward, after a backward, all gathered ahead
@@ -80,18 +80,15 @@ def often(name: str, ranks: int, micro_batches: int, chunks: int, rank: int) -> 
 def played(name: str, ranks: int, micro_batches: int, chunks: int, rank: int, sharded: bool) -> list[Situation]:
     """All of a rank's situations in order."""
     actions = schedule(name, ranks, micro_batches, chunks if chunks > 1 else 0).actions[rank]
-    rank_of = Rank(actions, sharded, ahead=sharded and name not in ALONE)
-    return [now for i in range(len(actions)) for now in rank_of.play(i)]
-
-
-ALONE = ("gpipe", "1f1b")  # one stage a rank: it gathers as it goes
+    playing = Rank(actions, sharded, ahead=sharded and not SCHEDULES[name].alone)
+    return [now for i in range(len(actions)) for now in playing.play(i)]
 
 
 class Rank:
     """A rank in the middle of its schedule: what each of its stages holds.
 
-    ahead: whether the weights of the stages whose turn comes soon are gathered before it does, and given back when it
-    does not.
+    ahead: whether the weights of the stages whose turn comes soon are gathered before it does, and those of the others
+    given back. A stage that is alone gathers as it goes.
     """
 
     def __init__(self, actions: Sequence, sharded: bool, ahead: bool):

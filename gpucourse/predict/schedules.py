@@ -66,6 +66,11 @@ class Family:
     least: int = 0
     vee: bool = False
 
+    @property
+    def alone(self) -> bool:
+        """One stage a rank, always: torch plays these without a list of actions (PipelineScheduleSingle)."""
+        return self.chunks == (1, 1)
+
 
 SCHEDULES = {
     "gpipe": Family(gpipe, (1, 1)),
