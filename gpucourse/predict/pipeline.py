@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain, islice
+from itertools import islice
+from operator import ge
 from typing import NamedTuple
 
 from gpucourse.catalog.jobs import Job
@@ -43,9 +44,12 @@ class Situation(NamedTuple):
     beside: tuple[Beside, ...]
 
 
-def situations(job: Job, rank: int) -> tuple[Situation, ...]:
-    """Those that no other one of their kind exceeds; job.accumulate is the number of micro-batches."""
-    return _situations(*of_schedule(job), rank, job.layout.staged)
+def situations(job: Job, rank: int, kinds: tuple[int, ...] = ()) -> tuple[Situation, ...]:
+    """Those that no other one of their kind exceeds; job.accumulate is the number of micro-batches.
+
+    kinds: a number for each of the rank's stages, equal where stages are alike; by default none are.
+    """
+    return _situations(*of_schedule(job), rank, job.layout.staged, kinds)
 
 
 def of_schedule(job: Job) -> tuple[str, int, int, int]:
@@ -55,20 +59,35 @@ def of_schedule(job: Job) -> tuple[str, int, int, int]:
 
 @cache
 def _situations(name: str, ranks: int, micro_batches: int, chunks: int, rank: int,
-                sharded: bool) -> tuple[Situation, ...]:
-    found: dict[tuple, list[Situation]] = {}
+                sharded: bool, kinds: tuple[int, ...]) -> tuple[Situation, ...]:
+    found: dict[tuple, list[tuple[tuple[int, ...], Situation]]] = {}
     for at in played(name, ranks, micro_batches, chunks, rank, sharded):
-        of_kind = found.setdefault(at[:4], [])
-        if not any(covers(other, at) for other in of_kind):
-            of_kind[:] = [*(other for other in of_kind if not covers(at, other)), at]
-    return tuple(chain(*found.values()))  # in a fixed order: of equally high moments the first stands in the ledger
+        kind, amounts = held(at, kinds)
+        of_kind = found.setdefault(kind, [])
+        if not any(covers(other, amounts) for other, _ in of_kind):
+            of_kind[:] = [*(one for one in of_kind if not covers(amounts, one[0])), (amounts, at)]
+    # in a fixed order: of equally high moments the first stands in the ledger
+    return tuple(at for of_kind in found.values() for _, at in of_kind)
 
 
-def covers(at: Situation, other: Situation) -> bool:
-    """Whether each stage holds as much as in the other."""
-    return all(a.flying + a.owed >= b.flying + b.owed and a.owed >= b.owed and a.gradients >= b.gradients
-               and GATHERED.index(a.gathered) >= GATHERED.index(b.gathered)
-               for a, b in zip(at.beside, other.beside, strict=True))
+def held(at: Situation, kinds: tuple[int, ...] = ()) -> tuple[tuple, tuple[int, ...]]:
+    """What kind of situation it is; and what is held, as numbers: of two of a kind the one with larger ones holds more.
+
+    Of stages that are alike it does not matter which holds what.
+    """
+    kinds = kinds or tuple(range(len(at.beside)))
+    kind_of = {stage.stage: kind for stage, kind in zip(at.beside, kinds, strict=True)}
+    amounts: list[int] = []
+    for kind in dict.fromkeys(kinds):
+        alike = [one for one in at.beside if kind_of[one.stage] == kind]
+        others = [one for one in alike if one.stage != at.stage]
+        amounts += [sum(one.flying + one.owed for one in alike), sum(one.owed for one in alike),
+                    *sorted(GATHERED.index(one.gathered) for one in others), *sorted(one.gradients for one in others)]
+    return (at.kind, kind_of[at.stage], at.gradients, at.after), tuple(amounts)
+
+
+def covers(amounts: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return all(map(ge, amounts, other))
 
 
 @cache

@@ -69,7 +69,8 @@ class Stages:
     def played(self, mine: Mapping[int, Stage], rank: int) -> Iterator[Moment]:
         """The highest moments of what the rank does, with micro-batches in flight, and what other stages hold."""
         most: dict[str, tuple[int, Moment, Mapping[str, int]]] = {}
-        for now in situations(self.job, rank):
+        kinds = list(mine.values())
+        for now in situations(self.job, rank, tuple(kinds.index(kind) for kind in kinds)):
             beside = self.beside(now, mine)
             more = sum(beside.values())
             for alone, moment in mine[now.stage].alone(now):

@@ -12,7 +12,7 @@ from gpucourse.errors import BadInput
 from gpucourse.evidence import STATES
 from gpucourse.models.training import network
 from gpucourse.predict.memory import memory_of_rank
-from gpucourse.predict.pipeline import covers, of_schedule, played, situations
+from gpucourse.predict.pipeline import covers, held, of_schedule, played, situations
 from gpucourse.predict.pipelined import Stages
 
 SMALL = dict(vocab=1000, context=128)
@@ -43,10 +43,13 @@ def test_the_rank_that_holds_most_is_found_without_asking_all():
 @pytest.mark.parametrize("shard", ("none", "zero3"))
 def test_what_is_left_out_is_covered_by_what_is_kept(schedule, chunks, shard):
     job = Job(accumulate=12, layout=Layout(dp=2, pp=4, schedule=schedule, chunks=chunks, shard=shard))
-    kept = situations(job, 1)
-    for now in played(*of_schedule(job), 1, job.layout.staged):
-        assert any(one[:4] == now[:4] and covers(one, now) for one in kept)
-    assert not any(one is not other and one[:4] == other[:4] and covers(one, other) for one in kept for other in kept)
+    for kinds in ((), (0,) * chunks):  # no stages are alike; all are
+        kept = [held(now, kinds) for now in situations(job, 1, kinds)]
+        for now in played(*of_schedule(job), 1, job.layout.staged):
+            kind, amounts = held(now, kinds)
+            assert any(one == kind and covers(more, amounts) for one, more in kept)
+        assert not any(one is not other and one[0] == other[0] and covers(one[1], other[1])
+                       for one in kept for other in kept)
 
 
 def test_what_each_stage_holds_is_followed_through_a_schedule():
