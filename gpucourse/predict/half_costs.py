@@ -17,13 +17,15 @@ class Halves:
     """Formulas, of however many tokens.
 
     for_input: what can be the highest moment in that half; owed: what it adds to what forward left, the gradient of the
-    input among it, and gone: what of that and of the graph goes when all of the half is over. for_weights: what can be
-    the highest moment in the other half, and after: what this adds.
+    input among it; gone: what of the graph goes when all of the half is over, where nothing above it has parameters;
+    holds: whether it has any itself. for_weights: what can be the highest moment in the other half, and after: what
+    this adds.
     """
 
     for_input: tuple[High, ...]
     owed: Size
     gone: Size
+    holds: bool
     for_weights: tuple[High, ...]
     after: Size
 
@@ -50,5 +52,5 @@ def of(ops: Sequence[Op], given: Mapping[str, Size], again: bool, received: bool
     *for_input, end = tape.backward(list(halves.for_input(ops, given)), UNKNOWN, given, lent=lent, ending=True)
     for_weights, after = halves.for_weights(ops, UNKNOWN, given, again, received)
     gone = list(halves.unheld(ops, given))
-    return Halves(tape.candidates(for_input), end.bytes, tape.size_of(gone, tape.kept(gone), {}),
-                  tape.candidates(for_weights), total([after]))
+    return Halves(tape.candidates(for_input), end.bytes, tape.size_of(gone, tape.kept(gone), given),
+                  bool(halves.holders(ops, given)), tape.candidates(for_weights), total([after]))

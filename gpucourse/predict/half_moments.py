@@ -48,5 +48,6 @@ def kept(step: Step) -> dict[str, int]:
 
 def owed(step: Step) -> int:
     """Bytes that the half for the input leaves besides what forward left; the gradient of the input among them."""
-    parts = [*step.block_halves, *[step.head_halves] * step.part.last]
-    return sum(step.at(half.owed) for half in parts) - step.at(parts[-1].gone)
+    parts = [*step.block_halves, *([step.head_halves] if step.part.last else [])]
+    top = len(parts) - 1 - next(i for i, half in enumerate(reversed(parts)) if half.holds)
+    return sum(step.at(half.owed) for half in parts) - sum(step.at(half.gone) for half in parts[top:])

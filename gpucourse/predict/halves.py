@@ -40,7 +40,8 @@ def for_weights(ops: Sequence[Op], dims: Mapping[str, int], given: Mapping[str, 
     keepers = Counter(name for op in ops for name in op.keeps)
     made_by = {op.out: op for op in ops}
     live, before, highs = 0, 0, []
-    for op in (op for op in ops if op.out in {half.out for half in for_input(ops, given) if half.holds}):
+    held = holders(ops, given)
+    for op in (op for op in ops if op.out in held):
         casts = [made_by[name] for name in op.uses if name in made_by and not made_by[name].uses]
         made = sum(of.gradient.at(dims) for of in (op, *casts))
         narrow = sum(cast.size.at(dims) for cast in casts)  # a cast weight's gradient is cast too
@@ -54,10 +55,17 @@ def for_weights(ops: Sequence[Op], dims: Mapping[str, int], given: Mapping[str, 
     return highs, live
 
 
+def holders(ops: Sequence[Op], given: Mapping[str, Size]) -> set[str]:
+    """What the nodes make whose gradient is kept for the half for the weights."""
+    return {op.out for op in for_input(ops, given) if op.holds}
+
+
 def unheld(ops: Sequence[Op], given: Mapping[str, Size]) -> Iterator[Op]:
-    """The operations after the last one with parameters: what they alone keep goes with the half for the input."""
-    holders = {op.out for op in for_input(ops, given) if op.holds}
-    last = max((i for i, op in enumerate(ops) if op.out in holders), default=-1)
-    kept = {name for op in ops[:last + 1] for name in op.keeps}
-    for op in ops[last + 1:]:
-        yield replace(op, keeps=tuple(name for name in op.keeps if name not in kept))
+    """The operations that no node with parameters leads to: what they alone keep goes with the half for the input."""
+    led_to = holders(ops, given)
+    for op in reversed(ops):
+        led_to.update(op.uses if op.out in led_to else ())
+    kept = {name for op in ops if op.out in led_to for name in op.keeps}
+    for op in ops:
+        if op.out not in led_to:
+            yield replace(op, keeps=tuple(name for name in op.keeps if name not in kept))

@@ -54,7 +54,7 @@ def highest(moments: Iterable[Moment]) -> dict[str, Moment]:
     found: dict[str, Moment] = {}
     most: dict[str, int] = {}
     for moment in moments:
-        total = moment.total
+        total = sum(moment.parts.values())
         if total > most.get(moment.instant, -1):
             found[moment.instant], most[moment.instant] = moment, total
     return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from gpucourse.catalog.halves import in_halves
 from gpucourse.catalog.jobs import Job, recompute_of_layers
 from gpucourse.catalog.shapes import Shape
 from gpucourse.catalog.stages import Part, owned, part, stages_of
@@ -19,12 +20,14 @@ class Stage:
         self.step = {began: Step(shape, job, part, began=began) for began in (False, True)}
         self.highs: dict[tuple, tuple[tuple[int, Moment], ...]] = {}
         step = self.step[True]
-        self.flying = step.held
-        # of the first stage nothing is done for the input: only the gradient of its output waits
-        self.owed = step.held + (step.stream if part.first else half_moments.owed(step) + step.stream * (not part.last))
+        self.flying, self.owed = step.held, 0
         self.gathered = staged.gathered(step)
-        found = at.found(step.once("", uncast=True))[1]
-        self.gradients = {0: 0, SHARED: at.all_gradients(step), WHOLE: at.found(step)[1], UNCAST: found}
+        self.gradients = {0: 0, SHARED: at.all_gradients(step), WHOLE: at.found(step)[1]}
+        if in_halves(job):
+            # of the first stage nothing is done for the input: only the gradient of its output waits
+            more = 0 if part.first else half_moments.owed(step)
+            self.owed = step.held + more + step.stream * (not part.last)
+            self.gradients[UNCAST] = at.found(step.once("", uncast=True))[1]
 
     def alone(self, now: Situation) -> tuple[tuple[int, Moment], ...]:
         """Of each instant the highest moment of what the stage does now, and its bytes."""

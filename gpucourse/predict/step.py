@@ -185,7 +185,7 @@ class Step:
 
     def is_dense(self, i: int) -> bool:
         """Whether block i of this part has an ordinary MLP although others have experts."""
-        return self.part.layers[i] < self.own.dense_layers
+        return self.part.layers.start + i < self.own.dense_layers
 
     def tensors_of(self, i: int) -> tuple[Tensor, ...]:
         return self.own.dense if self.is_dense(i) else self.own.block

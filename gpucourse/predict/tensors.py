@@ -74,7 +74,7 @@ class Tensors:
 
     def among(self, layers: range) -> tuple[int, int]:
         """How many of these layers have an ordinary MLP although others have experts, and how many are as `block`."""
-        dense = len(range(layers.start, min(layers.stop, self.dense_layers)))
+        dense = max(0, min(layers.stop, self.dense_layers) - layers.start)
         return dense, len(layers) - dense
 
     def in_blocks(self, layers: range) -> int:
