@@ -89,7 +89,7 @@ def blocks_forward(step: Step) -> Iterator[Moment]:
     before = {KEPT: step.stream - step.received + step.beside, GATHERED: units.ends, **no_gradients(step)}
     ends = units.ends * (not step.after)  # in a pipeline they are gathered once
     yield Moment("forward", before | {GATHERING: ends})
-    for i in step.told_apart:
+    for i in step.told_apart_forward:
         held, gathered = units.ends + step.gathered_beside(i), step.unit(i).gathered
         stream = step.stream - step.received * (i == 0)
         before |= {KEPT: step.kept_below[i] + stream + step.beside, COPIES: cached_copies(step, i)}
@@ -210,7 +210,8 @@ def summed_first(step: Step) -> int:
 
 def no_gradients(step: Step) -> dict[str, int]:
     """Gradients during forward: none, unless they stay from one micro-batch to the next."""
-    return {GRADIENTS: 0, **dict([found(step)])}
+    name, bytes_found = found(step)
+    return {GRADIENTS: 0, name: bytes_found}
 
 
 def found(step: Step) -> tuple[str, int]:

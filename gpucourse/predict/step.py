@@ -1,6 +1,5 @@
 """One rank's step in numbers: what each block and the head cost, which tensors it owns, how they are shared out."""
 
-from copy import copy
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate
@@ -105,8 +104,9 @@ class Step:
         """The same once its part has done that, F or B, in its pipeline."""
         if not (after or uncast):
             return self
-        _ = self.held, self.told_apart, self.units  # not worked out by each copy
-        step = copy(self)
+        _ = self.held, self.told_apart_forward, self.units  # not worked out by each copy
+        step = object.__new__(Step)
+        step.__dict__.update(self.__dict__)
         step.after, step.uncast = after, uncast
         step.gathered = self.layout.staged and (after in ("A", "B") or self.units.kept)
         return step
@@ -177,6 +177,13 @@ class Step:
         last, kinds = self.layers - 1, self.described
         ends = {last} | {kinds.index(kind) for kind in kinds} | {last - kinds[::-1].index(kind) for kind in kinds}
         return sorted(ends | ({min(1, last), max(0, last - 1)} if self.has_middle else set()))
+
+    @cached_property
+    def told_apart_forward(self) -> list[int]:
+        """The same in forward, where the block before the last is as those below it."""
+        before, kinds = self.layers - 2, self.described
+        alike = before > 1 and kinds[before - 1] == kinds[before] == kinds[before + 1]
+        return [i for i in self.told_apart if i != before or not alike]
 
     @property
     def has_middle(self) -> bool:
