@@ -44,14 +44,16 @@ def for_weights(ops: Sequence[Op], dims: Mapping[str, int], given: Mapping[str, 
     for op in (op for op in ops if op.out in held):
         casts = [made_by[name] for name in op.uses if name in made_by and not made_by[name].uses]
         made = sum(of.gradient.at(dims) for of in (op, *casts))
-        narrow = sum(cast.size.at(dims) for cast in casts)  # a cast weight's gradient is cast too
-        highs.append(High(live + before + made + narrow + op.work.at(dims) * bool(op.gradient.terms), op.name))
+        keepers.subtract(op.keeps)
+        gone = sum(sizes.get(name, 0) for name in op.keeps if not keepers[name])
+        if casts:  # a cast weight's gradient is cast too, when the product has let go of what it had kept
+            narrow = live + before + sum(cast.size.at(dims) for cast in casts)
+            highs += [High(narrow, op.name), High(narrow + made - gone, casts[0].name)]
+        else:
+            highs.append(High(live + before + made + op.work.at(dims) * bool(op.gradient.terms), op.name))
         before = made if again else 0
         live += 0 if again else made
-        live -= (op.grad or op.size).at(dims) + op.aside.at(dims)
-        for name in op.keeps:
-            keepers[name] -= 1
-            live -= 0 if keepers[name] else sizes.get(name, 0)
+        live -= (op.grad or op.size).at(dims) + op.aside.at(dims) + gone
     return highs, live
 
 
