@@ -87,6 +87,7 @@ def test_when_the_kernel_goes_so_do_its_ranks_and_theirs(end):
 def test_an_interrupt_of_the_kernel_ends_the_ranks_and_the_kernel_goes_on():
     manager, client, family = hanging_kernel()
     try:
+        time.sleep(0.5)  # from the line that told its number to the one that hangs
         manager.interrupt_kernel()
         reply = replied(client)
         assert reply["content"]["ename"] == "KeyboardInterrupt"
