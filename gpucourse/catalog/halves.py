@@ -1,4 +1,7 @@
-"""What does not go with a backward in halves, as torch.distributed.pipelining 2.13 has it; measured on real ranks."""
+"""What does not go with a backward in halves, as torch.distributed.pipelining 2.13 has it.
+
+The lost gradients are seen on real ranks (tests/ranks/test_staged.py), the rest in dry runs.
+"""
 
 from gpucourse.catalog.jobs import Job
 
@@ -18,8 +21,9 @@ def refusal(job: Job) -> str:
         return (f"reshard is always with {schedule}: weights that FSDP gives back between the halves of a backward "
                 f"lose their gradient; set reshard to never, {instead}")
     if job.recompute not in ("none", "attention"):
-        return (f"recompute is {job.recompute} with {schedule}: for each weight of a block its half of the backward "
-                f"would run the whole block again; use none or attention, {instead}")
+        why = ("selective checkpointing allows one backward, not two halves" if job.recompute.startswith("op") else
+               "for each weight of a block its half of the backward would run the whole block again")
+        return f"recompute is {job.recompute} with {schedule}: {why}; use none or attention, {instead}"
     if job.chunked_loss:
         return (f"chunked-loss is {job.chunked_loss} with {schedule}: each half of a backward would make its parts "
                 f"again, and keep them; leave it out, {instead}")

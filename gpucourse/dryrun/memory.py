@@ -1,8 +1,10 @@
 """Memory of a training step by dry run: two shallow models, extrapolated instant by instant to the real depth."""
 
 from gpucourse.catalog import Job, Shape
+from gpucourse.catalog.halves import refusal
 from gpucourse.catalog.jobs import recompute_every
 from gpucourse.dryrun.ledger import step_ledger
+from gpucourse.errors import BadInput
 from gpucourse.evidence import ALL_INSTANTS, MIDDLE, Memory
 from gpucourse.models.instants import MIDDLES
 
@@ -17,6 +19,8 @@ def memory(shape: Shape, job: Job, whole: bool = False, rank: int = 0) -> Memory
     while the largest instant may be another one at another depth. `whole` runs all layers all the same: the proof.
     rank: of a pipeline, whose stages are always run whole.
     """
+    if refusal(job):
+        raise BadInput(refusal(job))
     whole = whole or job.layout.pp > 1
     if whole or shape.layers <= DEPTHS[1] or recompute_every(job.recompute) > 1:
         return Memory(told(run(shape, job, rank), job), "dry run", "cpu, fake tensors", f"{shape.layers} layers run")

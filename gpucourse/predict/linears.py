@@ -22,7 +22,8 @@ def rms_norm(out: str, x: str, rows: str, each: str, width: int, weight: int, en
         Op(mean, mean, size(rows, 4), uses=(squares,)),
         Op(scale, scale, size(rows, 4), uses=(mean,), keeps=(scale,), ends=(squares, mean)),
         Op(scaled, scaled, exact, uses=(wide, scale), keeps=(wide, scale), work=exact),
-        Op(f"{out}: weight", result, exact, uses=(scaled,), keeps=(scaled,), gradient=size(each, weight), work=exact,
+        Op(f"{out}: weight", result, exact, uses=(scaled,), keeps=(scaled,), gradient=size(each, weight),
+           work=exact + size(each, 4 - weight),  # its gradient is summed in fp32
            ends=(scaled, scale, *ends) if width == 4 else (scaled, scale, wide)),
         *after,
     ]

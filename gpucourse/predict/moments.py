@@ -84,8 +84,6 @@ def update(step: Step) -> Iterator[Moment]:
 def blocks_forward(step: Step) -> Iterator[Moment]:
     """Each block's highest moment; before it the one at which its weights have just been gathered."""
     units = step.units
-    if step.after == "A":
-        yield gathered_ahead(step, "forward")
     before = {KEPT: step.stream - step.received + step.beside, GATHERED: units.ends, **no_gradients(step)}
     ends = units.ends * (not step.after)  # in a pipeline they are gathered once
     yield Moment("forward", before | {GATHERING: ends})
@@ -98,13 +96,6 @@ def blocks_forward(step: Step) -> Iterator[Moment]:
         new = gathered * (not step.gathered)
         yield Moment("forward", before | {GATHERING: (earlier + gathered) * (not step.gathered)})
         yield Moment("forward", before | {GATHERING: new, BLOCK_FORWARD: step.blocks[i].forward.bytes})
-
-
-def gathered_ahead(step: Step, instant: str) -> Moment:
-    """Before a stage's turn: all of its weights are gathered, and unpacked one unit after another."""
-    units, blocks = step.units, step.gathered_of(step.part.layers)
-    each = max(units.ends, *(step.unit(i).gathered for i in step.told_apart))
-    return Moment(instant, no_gradients(step) | {GATHERED: units.ends + blocks, GATHERING: each})
 
 
 def at_loss(step: Step) -> dict[str, int]:

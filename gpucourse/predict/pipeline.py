@@ -120,16 +120,14 @@ class Rank:
         if self.ahead:
             self.gather(soon(self.actions, i))
         own = self.stages[stage]
-        if kind != "F":  # the first stage has no input that could have a gradient: all of it is done for the weights
-            own = own._replace(owed=own.owed - 1) if kind == "W" else own._replace(flying=own.flying - 1)
-        self.stages[stage] = own
-        kind = "B" if kind == "W" and stage == 0 else kind
-        if not (kind == "I" and stage == 0):
-            yield self.now(kind, stage)
+        self.stages[stage] = own = own._replace(flying=own.flying - (kind in "BI"), owed=own.owed - (kind == "W"))
+        # the first stage has no input that could have a gradient: all of its backward is done for the weights
+        does = {"I": "", "W": "B"}.get(kind, kind) if stage == 0 else kind
+        if does:
+            yield self.now(does, stage)
             gathered = ("F" if kind == "F" else "B") if self.sharded else ""
-            own = own._replace(gathered=gathered, gradients=self.gradients(kind, own.gradients))
-        own = own._replace(flying=own.flying + (kind == "F"), owed=own.owed + (kind == "I"))
-        self.stages[stage] = own
+            own = own._replace(gathered=gathered, gradients=self.gradients(does, own.gradients))
+        self.stages[stage] = own = own._replace(flying=own.flying + (kind == "F"), owed=own.owed + (kind == "I"))
         self.left[stage] -= kind in "BW"
         if self.sharded and kind in "BW" and not self.left[stage]:
             yield self.now("R", stage)

@@ -34,9 +34,9 @@ class Stage:
         of = now.kind, now.gradients, now.after
         if of not in self.highs:
             step = self.step[now.gradients >= WHOLE].once(now.after, now.gradients == UNCAST)
-            backward = staged.backward if step.layout.staged else at.backward
-            plays = {"F": at.forward, "B": backward, "I": half_moments.for_input, "W": half_moments.for_weights,
-                     "R": staged.shared_out}
+            whole = staged if step.layout.staged else at
+            plays = {"F": whole.forward, "B": whole.backward, "I": half_moments.for_input,
+                     "W": half_moments.for_weights, "R": staged.shared_out}
             found = highest(plays[now.kind](step))
             self.highs[of] = tuple((moment.total, moment) for moment in found.values())
         return self.highs[of]

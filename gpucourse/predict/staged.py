@@ -22,10 +22,21 @@ def gathered(step: Step) -> dict[str, int]:
     return {"": 0, "F": ends + blocks * step.units.kept, "B": ends + blocks, "A": ends + blocks}
 
 
+def ahead(step: Step, instant: str) -> Iterator[Moment]:
+    """Where a stage has just been gathered ahead of its turn: all of it is unpacked, one unit after another."""
+    if step.after == "A":
+        each = max(step.units.ends, *(step.unit(i).gathered for i in step.told_apart))
+        yield Moment(instant, at.no_gradients(step) | {at.GATHERED: gathered(step)["A"], at.GATHERING: each})
+
+
+def forward(step: Step) -> Iterator[Moment]:
+    yield from ahead(step, "forward")
+    yield from at.forward(step)
+
+
 def backward(step: Step) -> Iterator[Moment]:
     """What a backward has besides that of one stage alone: gradients are cast while all weights are still gathered."""
-    if step.after == "A":
-        yield at.gathered_ahead(step, "loss" if step.part.last else "last block")
+    yield from ahead(step, "loss" if step.part.last else "last block")
     yield from at.backward(step)
     width, low = step.piled_width, step.precision.gradients
     if step.finds or width == low:

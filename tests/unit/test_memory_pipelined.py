@@ -6,14 +6,18 @@ import pytest
 
 from gpucourse import dryrun, predict
 from gpucourse.catalog import Job, Layout, gpt, llama, shape
-from gpucourse.catalog.halves import refusal
+from gpucourse.catalog.halves import in_halves, refusal
 from gpucourse.catalog.stages import part, stages_of
+from gpucourse.dryrun.ledger import step_ledger
 from gpucourse.errors import BadInput
-from gpucourse.evidence import STATES
+from gpucourse.evidence import STATES, WEIGHTS
 from gpucourse.models.training import network
 from gpucourse.predict.memory import memory_of_rank
 from gpucourse.predict.pipeline import covers, held, of_schedule, played, situations
 from gpucourse.predict.pipelined import Stages
+from gpucourse.predict.schedules import SCHEDULES as SCHEDULES_BY_NAME
+from gpucourse.predict.schedules import schedule
+from gpucourse.predict.step import Step
 
 SMALL = dict(vocab=1000, context=128)
 SHAPES = {"llama": llama("llama", 12, 64, 4, 2, 176, **SMALL), "gpt": gpt("gpt", 12, 64, 4, **SMALL)}
@@ -67,13 +71,13 @@ def test_of_more_than_three_stages_those_are_gathered_whose_turn_comes_soon():
     assert {one.gathered for now in played("interleaved", 2, 4, 4, 0, False) for one in now.beside} == {""}
 
 
-def compared(model, job, slack=0) -> None:
+def compared(model, job) -> None:
     for rank in range(job.layout.pp):
         computed, dry = memory_of_rank(model, job, rank), dryrun.memory(model, job, rank=rank)
         assert computed.instants == tuple(dry.at)
         for instant in dry.at:
             off = computed.total(instant) - dry.total(instant)
-            assert abs(off) <= 16 + 8 * job.accumulate + slack, (rank, instant)
+            assert abs(off) <= 16 + 8 * job.accumulate, (rank, instant)  # scalars: each micro-batch's loss
         assert computed.states() == {kind: dry.at["step"].get(kind, 0) for kind in STATES}
 
 
@@ -97,7 +101,30 @@ def test_every_instant_of_sharded_weights_equals_the_dry_run(schedule, chunks, r
                                  Job(2, 32, "bf16", accumulate=4, lora=4),
                                  Job(2, 32, "bf16", accumulate=4, layout=Layout(tp=2))), ids=str)
 def test_every_instant_of_halves_with_what_goes_with_them(job):
-    compared(SHAPES["llama"], job.but(layout=job.layout.but(pp=2, schedule="zero-bubble")), slack=128)
+    compared(SHAPES["llama"], job.but(layout=job.layout.but(pp=2, schedule="zero-bubble")))
+
+
+def test_which_schedules_halve_a_backward():
+    for name, family in SCHEDULES_BY_NAME.items():
+        kinds = {kind for row in schedule(name, 2, 8, family.chunks[0]).actions for kind, _, _ in row}
+        assert ("I" in kinds) == in_halves(Job(layout=Layout(pp=2, schedule=name)))
+
+
+def test_selective_checkpointing_allows_one_backward():
+    """Why that is refused: torch says so."""
+    job = Job(1, 16, accumulate=4, recompute="op", layout=Layout(pp=2, schedule="zero-bubble"))
+    with pytest.raises(RuntimeError, match="backward an extra time"):
+        step_ledger(SHAPES["llama"], job, rank=1)
+
+
+def test_a_recomputed_block_runs_again_for_each_of_its_weights():
+    """Why that is refused: what was to be saved is held several times over."""
+    job = Job(1, 16, accumulate=4, layout=Layout(pp=2, schedule="zero-bubble"))
+    model = SHAPES["llama"].but(layers=4)
+    none, full = (step_ledger(model, job.but(recompute=name), rank=1).at[WEIGHTS] for name in ("none", "full"))
+    more = sum(full.values()) - sum(none.values())
+    block = Step(model, job).blocks[0].kept.at(Step(model, job).dims)
+    assert more > 4 * block  # of two blocks
 
 
 def test_a_backward_in_halves_holds_more_than_a_whole_one():
@@ -116,7 +143,7 @@ def test_a_backward_in_halves_holds_more_than_a_whole_one():
 @pytest.mark.parametrize("changes, says", (
     (dict(layout=Layout(dp=2, shard="zero3", pp=2, schedule="zbv", chunks=2)), "reshard is always with zbv: .* never"),
     (dict(recompute="full"), "recompute is full with zero-bubble: .* use none or attention"),
-    (dict(recompute="op"), "recompute is op with zero-bubble"),
+    (dict(recompute="op"), "recompute is op with zero-bubble: selective checkpointing allows one backward"),
     (dict(recompute="layer-2"), "recompute is layer-2 with zero-bubble"),
     (dict(chunked_loss=4), "chunked-loss is 4 with zero-bubble: .* leave it out, or take 1f1b"),
 ))
