@@ -24,7 +24,7 @@ def run_train(function):
         losses.append(loss.item())
     got = function(model, optimizer, batches)
     yield expect_equal("a Python float comes back", type(got).__name__, "float",
-                       note="Take its number, `.item()`: a tensor that is not detached holds the graph that made it.")
+                       note="Give `.item()`: a tensor that is not detached still holds the graph that made it.")
     yield expect_close("the mean loss", got, sum(losses) / len(losses), atol=1e-5)
     got, wanted = (torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (model, twin))
     yield expect_close("the same weights as the plain loop", got, wanted, atol=1e-5,
